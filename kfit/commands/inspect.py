@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from typing import Any
 
 from kfit.argument_checks import CommandError
@@ -70,6 +71,13 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
     found = inspect(arguments.directory, arguments.snapshot)
     lines: list[str] = []
+    if arguments.model is not None and arguments.against is None and arguments.export is None:
+        print(
+            "kfit: note: `--model` is not used; add `--export FILE.keras` to save a model with the "
+            "snapshot's weights, or `--against OTHER` to compare them",
+            file=sys.stderr,
+            flush=True,
+        )
     if arguments.against is not None or arguments.export is not None:
         from kfit.supervisor.passed_output import quiet_stderr
 
@@ -92,7 +100,7 @@ def _weights(arguments: argparse.Namespace, found: dict[str, Any]) -> list[str]:
     from kfit.commands import snapshot_weights as weights
 
     lines = []
-    newest = weights.read(arguments.directory, found)
+    newest = weights.read(arguments.directory, found, arguments.snapshot)
     if arguments.against is not None:
         found["against"] = weights.compare(
             arguments.directory, newest, arguments.against, arguments.model

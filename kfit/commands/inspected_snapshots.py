@@ -53,7 +53,10 @@ def inspect(directory: str, only: str | None = None) -> dict[str, Any]:
     store = Store(directory, check=check_training)
     names = store.names()
     if not names:
-        raise CommandError(f"`directory` is {directory!r}, which holds no snapshot")
+        raise CommandError(
+            f"`directory` is {directory!r}, which holds no snapshot. BackupAndRestore deletes its "
+            "snapshots when the program has ended well, unless it has `delete_checkpoint=False`"
+        )
     if only is not None:
         names = [chosen(store, only, "--snapshot")]
     return {"directory": directory, "snapshots": [_inspected(store, name) for name in names]}

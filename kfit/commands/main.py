@@ -27,7 +27,7 @@ from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.commands.doctor import add_doctor
 from kfit.commands.inspect import add_inspect
 from kfit.commands.manifest import add_manifest
-from kfit.commands.program import add_program
+from kfit.commands.program import add_program, name_of_program, note_options_of_the_script
 from kfit.commands.server import add_server
 from kfit.commands.verify import add_verify
 from kfit.lazy import closest_name
@@ -279,7 +279,7 @@ def _run(arguments: argparse.Namespace) -> int:
     max_restarts = _restarts(arguments.max_restarts)
     hang_timeout = _hang_timeout(arguments.hang_timeout)
     words = _program(arguments.script, arguments.module)
-    _note_options_of_the_script(words, arguments.options)
+    note_options_of_the_script(words, arguments.options, "kfit run")
     program = (sys.executable, *words)
     options = ["--keras-fit"] if arguments.keras_fit else []
     options += ["--no-join"] if arguments.no_join else []
@@ -367,7 +367,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if prefix:
         print(f"kfit: {_what_starts(cluster, workers or 1, ps or 0, arguments)}", file=sys.stderr)
     elif is_terminal(sys.stderr):
-        print(f"kfit: starting {_name_of(words)}", file=sys.stderr)
+        print(f"kfit: starting {name_of_program(words)}", file=sys.stderr)
     logs = None
     if arguments.log_dir:
         from kfit.supervisor.task_logs import TaskLogs
@@ -404,29 +404,6 @@ def _what_starts(
     return f"starting {', '.join(first)}{' and ' * bool(first)}{last} on this host"
 
 
-def _note_options_of_the_script(words: Sequence[str], options: Sequence[str]) -> None:
-    """Tells the user if an option of `kfit run` stands after the script, which gets it then.
-
-    Args:
-        words: The script or module with its arguments.
-        options: The options of `kfit run`.
-    """
-    of_script = [word for word in words[1:] if word.startswith("--")]
-    both = [word for word in of_script if word.partition("=")[0] in options]
-    if both:
-        print(
-            f"kfit: note: `{both[0]}` is passed to {_name_of(words)}, since it stands after it; "
-            "options of `kfit run` come before the script",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def _name_of(words: Sequence[str]) -> str:
-    """Returns the script or module among the words with which Python runs it."""
-    return words[1] if words[0] == "-m" else words[0]
-
-
 def _run_here(words: list[str]) -> NoReturn:
     """Replaces this process by one that runs a script with kfit's `fit` in place of Keras' own.
 
@@ -439,11 +416,11 @@ def _run_here(words: list[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, _RUN_SCRIPT, "--keras-fit", *program])
 
 
-def _count(option: str, text: str | None) -> int | None:
+def _count(option: str, text: str | None, least: int = 1) -> int | None:
     if text is None:
         return None
-    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < 1:
-        raise CommandError(f"`{option}` is {text!r}; expected a whole number from 1 up")
+    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < least:
+        raise CommandError(f"`{option}` is {text!r}; expected a whole number from {least} up")
     return int(text)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
@@ -24,3 +26,27 @@ def add_program(parser: argparse.ArgumentParser) -> None:
         metavar="script.py",
         help="the training script, with the arguments that follow",
     )
+
+
+def note_options_of_the_script(words: Sequence[str], options: Sequence[str], command: str) -> None:
+    """Tells the user if an option of a command stands after the script, which gets it then.
+
+    Args:
+        words: The script or module with its arguments.
+        options: The options of the command.
+        command: The command, such as "kfit run".
+    """
+    of_script = [word for word in words[1:] if word.startswith("--")]
+    both = [word for word in of_script if word.partition("=")[0] in options]
+    if both:
+        print(
+            f"kfit: note: `{both[0]}` is passed to {name_of_program(words)}, since it stands after "
+            f"it; options of `{command}` come before the script",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def name_of_program(words: Sequence[str]) -> str:
+    """Returns the script or module among the words with which Python runs it."""
+    return words[1] if words[0] == "-m" else words[0]

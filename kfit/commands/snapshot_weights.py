@@ -15,23 +15,33 @@ from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.training_schema import check_training
-from kfit.commands.inspected_snapshots import chosen
+from kfit.commands.inspected_snapshots import chosen, inspect
 from kfit.verification.report import printable
 
 Kept = Sequence[dict[str, Any]]
 
 
-def read(directory: str, found: Mapping[str, Any]) -> Snapshot:
+def read(directory: str, found: Mapping[str, Any], only: str | None) -> Snapshot:
     """Reads the newest good snapshot of those that `inspect` has found.
+
+    Args:
+        directory: The directory of the snapshots.
+        found: What `inspect` has found.
+        only: The option `--snapshot`, if only this snapshot was looked for; or None.
 
     Raises:
         CommandError: If all of them are damaged.
     """
     good = [each["name"] for each in found["snapshots"] if not each["damage"]]
     if not good:
+        damage = "; ".join(f"{s['name']}: {printable(s['damage'])}" for s in found["snapshots"])
+        if only is None:
+            raise CommandError(f"all snapshots are damaged: {damage}")
+        others = [each for each in inspect(directory)["snapshots"] if not each["damage"]]
+        listed = ", ".join(f"{each['name']} (step {each['step']})" for each in others)
         raise CommandError(
-            "all snapshots are damaged: "
-            + "; ".join(f"{s['name']}: {printable(s['damage'])}" for s in found["snapshots"])
+            f"`--snapshot` is {only!r}, a damaged snapshot: {damage}. The good ones of the "
+            f"directory: {listed or 'none'}"
         )
     name = SnapshotName.parse(good[-1])
     assert name is not None
@@ -165,7 +175,13 @@ def _model_of(text: str, option: str, script: str | None) -> Any:
     function = _run(path, option).get(match[2])
     if not callable(function):
         raise CommandError(f"`{option}` is {text!r}; {path} defines no function {match[2]!r}")
-    model = function()
+    try:
+        model = function()
+    except Exception as error:  # of the user's code
+        raise CommandError(
+            f"`{option}` is {text!r}; the function is called without arguments, and must return "
+            f"a built keras.Model. It raised {type(error).__name__}: {printable(str(error))}"
+        ) from error
     if not isinstance(model, keras.Model) or not model.built:
         raise CommandError(
             f"`{option}` is {text!r}; the function must return a built keras.Model (one that "

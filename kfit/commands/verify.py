@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kfit.argument_checks import CommandError
-from kfit.commands.program import add_program
+from kfit.commands.program import add_program, note_options_of_the_script
 from kfit.supervisor.passed_output import Channel, pass_on
 
 SETTINGS = "KFIT_VERIFY"
@@ -24,7 +24,7 @@ SETTINGS = "KFIT_VERIFY"
 COULD_NOT_RUN = 2
 
 Program = Callable[[Sequence[str], "Sequence[str] | None"], tuple[str, ...]]
-Count = Callable[[str, "str | None"], "int | None"]
+Count = Callable[[str, "str | None", int], "int | None"]
 
 
 def add_verify(commands: Any, program: Program, count: Count, run_script: str) -> None:
@@ -33,7 +33,7 @@ def add_verify(commands: Any, program: Program, count: Count, run_script: str) -
     Args:
         commands: What `ArgumentParser.add_subparsers` has returned.
         program: Checks the script or module of the command line, and returns it with its arguments.
-        count: Reads an option that is a whole number from 1 up.
+        count: Reads an option that is a whole number from a given one up.
         run_script: The path of the file that runs the user's script.
     """
     parser = commands.add_parser(
@@ -57,15 +57,13 @@ def add_verify(commands: Any, program: Program, count: Count, run_script: str) -
     def verify(arguments: argparse.Namespace) -> int:
         if os.name != "posix":
             raise CommandError("`kfit verify` needs Linux or macOS")
-        replicas = count("--replicas", arguments.replicas) or 2
-        if replicas < 2:
-            raise CommandError("`--replicas` is '1'; expected a whole number from 2 up")
         settings = {
-            "replicas": replicas,
-            "steps": count("--steps", arguments.steps) or 3,
+            "replicas": count("--replicas", arguments.replicas, 2) or 2,
+            "steps": count("--steps", arguments.steps, 1) or 3,
             "json": arguments.json,
         }
         words = program(arguments.script, arguments.module)
+        note_options_of_the_script(words, parser.options(), "kfit verify")
         return _run([sys.executable, run_script, "--verify", "--no-join", *words], settings)
 
     parser.set_defaults(command=verify)

@@ -11,11 +11,12 @@ import contextlib
 import inspect
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from types import FrameType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from kfit.heartbeat.errors import chain
 from kfit.heartbeat.summaries import summary_of
@@ -33,6 +34,7 @@ _PUBLIC = ("kfit", "kfit.callbacks", "kfit.checkpoint", "kfit.distribute")
 """The modules whose names users know."""
 _BETWEEN = (*_INNER, "threading", "concurrent")
 """The packages whose lines a warning does not name."""
+_of_thread = threading.local()
 _TOLD = "_kfit_told"
 _SHORTENED = "_kfit_shortened"
 
@@ -121,25 +123,79 @@ def of_user(error: BaseException, traceback: TracebackType | None) -> TracebackT
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Issues a warning at the line of the user's code that has called kfit.
 
-    If no code of the user's runs in this thread, it is issued at a line of this file.
+    If no code of the user's runs in this thread, it is issued at the place of `warned_at`, or else
+    at a line of this file.
 
     Args:
         message: The text of the warning.
         category: The class of the warning.
     """
-    frame = here = inspect.currentframe()
-    while frame is not None and _package_of(frame) in _BETWEEN:
-        frame = frame.f_back
-    frame = frame or here
-    assert frame is not None  # CPython has frames
+    here = inspect.currentframe()
+    assert here is not None  # CPython has frames
+    place = _place_of_caller() or getattr(_of_thread, "place", None)
+    place = place or Place(here.f_code.co_filename, here.f_lineno, here.f_globals)
     warnings.warn_explicit(
         message,
         category,
-        frame.f_code.co_filename,
-        frame.f_lineno,
-        frame.f_globals.get("__name__"),
-        frame.f_globals.setdefault("__warningregistry__", {}),
+        place.file,
+        place.line,
+        place.names.get("__name__"),
+        place.names.setdefault("__warningregistry__", {}),
     )
+
+
+class Place(NamedTuple):
+    """A line that a warning names.
+
+    Attributes:
+        file: The path of its file.
+        line: Its number.
+        names: The global names of its module.
+    """
+
+    file: str
+    line: int
+    names: dict[str, Any]
+
+
+def place_of(function: Callable[..., Any]) -> Place | None:
+    """Returns the place for the warnings that threads issue about a function.
+
+    It is where the function is defined, if it is the user's; or else the line of the user's code
+    that has called kfit in this thread. None if no code of the user's runs in it.
+
+    Args:
+        function: The function, such as a model's `train_step`.
+    """
+    plain: Any = inspect.unwrap(function)
+    code, names = getattr(plain, "__code__", None), getattr(plain, "__globals__", {})
+    if code is not None and _package_of_module(names) not in _BETWEEN:
+        return Place(code.co_filename, code.co_firstlineno, names)
+    return _place_of_caller()
+
+
+@contextlib.contextmanager
+def warned_at(place: Place | None) -> Iterator[None]:
+    """Context in which warnings of this thread name a place, if no code of the user's runs in it.
+
+    TensorFlow traces the steps of replicas in threads of its own.
+    """
+    before = getattr(_of_thread, "place", None)
+    _of_thread.place = place
+    try:
+        yield
+    finally:
+        _of_thread.place = before
+
+
+def _place_of_caller() -> Place | None:
+    """Returns the line of the user's code that has called kfit in this thread, if there is one."""
+    frame = inspect.currentframe()
+    while frame is not None and _package_of(frame) in _BETWEEN:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
 def say_nothing_of(error: BaseException) -> None:
@@ -188,7 +244,11 @@ def _package(frame: TracebackType) -> str:
 
 
 def _package_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return _package_of_module(frame.f_globals)
+
+
+def _package_of_module(names: Mapping[str, Any]) -> str:
+    return str(names.get("__name__", "")).partition(".")[0]
 
 
 def _is_for_user(error: BaseException) -> bool:

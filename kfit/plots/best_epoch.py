@@ -2,13 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
 
 from kfit.callbacks.monitor import Mode, Monitor
-from kfit.internals.callbacks import direction_of
+
+HIGHER = frozenset(
+    [
+        "accuracy",
+        "auc",
+        "binary_accuracy",
+        "binary_io_u",
+        "categorical_accuracy",
+        "concordance_correlation",
+        "cosine_similarity",
+        "f1_score",
+        "f_beta_score",
+        "io_u",
+        "mean_io_u",
+        "one_hot_io_u",
+        "one_hot_mean_io_u",
+        "pearson_correlation",
+        "precision",
+        "precision_at_recall",
+        "r2_score",
+        "recall",
+        "recall_at_precision",
+        "sensitivity_at_specificity",
+        "sparse_categorical_accuracy",
+        "sparse_top_k_categorical_accuracy",
+        "specificity_at_sensitivity",
+        "top_k_categorical_accuracy",
+    ]
+)
+"""The names of those of Keras' metrics whose higher values are better."""
+LOWER = frozenset(
+    [
+        "bce",
+        "binary_crossentropy",
+        "categorical_crossentropy",
+        "categorical_hinge",
+        "hinge",
+        "kl_divergence",
+        "log_cosh_error",
+        "mae",
+        "mape",
+        "mean_absolute_error",
+        "mean_absolute_percentage_error",
+        "mean_squared_error",
+        "mean_squared_logarithmic_error",
+        "mse",
+        "msle",
+        "poisson",
+        "root_mean_squared_error",
+        "sparse_categorical_crossentropy",
+        "squared_hinge",
+    ]
+)
+"""The names of those of Keras' metrics whose lower values are better."""
 
 
 def best_place(name: str, values: np.ndarray, model: Any, mode: Mode) -> int | None:
@@ -41,16 +94,26 @@ def _monitor(name: str, model: Any, mode: Mode) -> Monitor | None:
     try:
         monitor.resolve(keras.Sequential() if model is None else model)
     except ValueError:
-        directions = {"up": "max", "down": "min"}
-        found = directions.get(_direction_by_name(name.removeprefix("val_")) or "")
-        return None if found is None else Monitor(name, cast(Mode, found))
+        found = _mode_by_name(name.removeprefix("val_"))
+        return None if found is None else Monitor(name, found)
     return monitor
 
 
-def _direction_by_name(name: str) -> str | None:
-    """Returns "up" or "down" for the name of one of Keras' metrics; None for any other name."""
-    try:
-        metric = keras.metrics.get(name)
-    except (ValueError, TypeError):
-        return None
-    return direction_of(metric) if isinstance(metric, keras.Metric) else None
+def _mode_by_name(name: str) -> Mode | None:
+    """Returns the better direction for the name of one of Keras' metrics; None for any other name.
+
+    A metric declares it only once it is made. That makes variables, which starts TensorFlow, and
+    then the program can no longer split its CPU into devices.
+    """
+    for mode, known in _MODES.items():
+        if _plain(name) in known:
+            return mode
+    return None
+
+
+def _plain(name: str) -> str:
+    """Returns a name as it is compared: "mean_io_u" and "MeanIoU" are the same metric."""
+    return name.replace("_", "").lower()
+
+
+_MODES: dict[Mode, set[str]] = {"max": set(map(_plain, HIGHER)), "min": set(map(_plain, LOWER))}

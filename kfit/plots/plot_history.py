@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kfit.callbacks.monitor import Mode
 from kfit.heartbeat.tracebacks import for_user
 from kfit.plots.best_epoch import best_place
@@ -15,11 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from kfit.plots.sizes import Sizes
+
 COLORS = ("#2f82d0", "#d9622b", "#2a9a5b", "#a866c4", "#b58215", "#d2548a")
 """Colors of lines, each with a contrast of at least 3 to a white and to a dark background."""
 INK = "#7b7b7b"
 """The color of text, with a contrast of at least 4 to a white and to a dark background."""
-_PANEL = (4.4, 3.2)
 _FEW = 30
 """Up to this many points, each of them has a dot."""
 
@@ -37,7 +40,8 @@ def plot_history(
 
     Training is a solid line, and validation a dashed line of the same color. A ring marks the best
     epoch, by the validation if there is one, and a dotted line where training has resumed after a
-    restart. The background is transparent, and the colors can be read on light and dark pages.
+    restart. The background is transparent, and the colors can be read on light and dark pages. A
+    picture with a background is saved by `savefig("history.png", facecolor="white")`.
 
     No window is opened, and no setting of matplotlib is changed. A notebook shows the result of the
     last line of a cell. In a program, save the figure, or pass `figure=plt.figure()` and call
@@ -57,7 +61,8 @@ def plot_history(
         mode: Whether a smaller ("min") or a larger ("max") value is better, by the name of a
             metric. By default it is "min" for losses, and what a metric itself declares. Panels
             of metrics that declare nothing have no best epoch.
-        figure: An empty figure to draw into; by default a new one.
+        figure: An empty figure to draw into; by default a new one. Its size decides how many panels
+            stand beside each other, and how large the text is.
 
     Returns:
         The figure.
@@ -69,18 +74,24 @@ def plot_history(
     drawn = curves_of(history, validation_freq)
     names = _names(drawn, metrics)
     modes = _checked_modes(mode, names)
-    figure = _figure(figure, len(names))
-    columns = _columns(len(names))
-    panels = figure.subplots(math.ceil(len(names) / columns), columns, squeeze=False)
+    figure, sizes = _figure(figure, len(names))
+    rows = math.ceil(len(names) / sizes.columns)
+    panels = figure.subplots(rows, sizes.columns, squeeze=False)
     has_best = False
     for index, axes in enumerate(panels.flat):
         if index >= len(names):
             axes.set_axis_off()
             continue
         color = COLORS[index % len(COLORS)]
-        has_best |= _draw(axes, names[index], drawn, modes.get(names[index], "auto"), color)
-    is_validated = any(f"val_{name}" in drawn.by_name for name in names)
-    _explain(figure, is_validated=is_validated, has_best=has_best, resumed=bool(drawn.resumed_at))
+        mode_here = modes.get(names[index], "auto")
+        has_best |= _draw(axes, names[index], drawn, mode_here, color, sizes)
+    lines = {
+        "training": True,
+        "validation": any(f"val_{name}" in drawn.by_name for name in names),
+        "best epoch": has_best,
+        "resumed": bool(drawn.resumed_at),
+    }
+    _explain(figure, [label for label, is_drawn in lines.items() if is_drawn], sizes)
     return figure
 
 
@@ -106,32 +117,32 @@ def _checked_modes(mode: Mapping[str, Mode] | None, names: Sequence[str]) -> Map
     return modes
 
 
-def _figure(figure: Figure | None, panels: int) -> Figure:
-    """Returns the user's figure, or a new one, with a transparent background."""
+def _figure(figure: Figure | None, panels: int) -> tuple[Figure, Sizes]:
+    """Returns the user's figure, or a new one, with a transparent background, and its sizes."""
     try:
         from kfit.plots.shown_figure import ShownFigure
+        from kfit.plots.sizes import LEGEND, PANEL, sizes_in, usual_columns
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise ModuleNotFoundError(
             "kfit.plot_history needs matplotlib: pip install matplotlib", name="matplotlib"
         ) from error
+    is_new = figure is None
     if figure is None:
-        columns = _columns(panels)
-        size = _PANEL[0] * columns, _PANEL[1] * math.ceil(panels / columns) + 0.4
+        columns = usual_columns(panels)
+        size = PANEL[0] * columns, PANEL[1] * math.ceil(panels / columns) + LEGEND
         figure = ShownFigure(figsize=size)
+    if figure.get_layout_engine() is None:
         figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
-    figure.patch.set_alpha(0.0)
-    return figure
+    figure.set_facecolor("none")
+    width, height = figure.get_size_inches()
+    return figure, sizes_in(float(width), float(height), panels, is_new=is_new)
 
 
-def _columns(panels: int) -> int:
-    return panels if panels <= 3 else 2 if panels == 4 else 3
-
-
-def _draw(axes: Axes, name: str, drawn: Curves, mode: Mode, color: str) -> bool:
+def _draw(axes: Axes, name: str, drawn: Curves, mode: Mode, color: str, sizes: Sizes) -> bool:
     """Draws the panel of a metric, and returns whether it marks a best epoch."""
-    _style(axes)
+    _style(axes, sizes)
     curves = {key: drawn.by_name[key] for key in (name, f"val_{name}") if key in drawn.by_name}
     for key, curve in curves.items():
         axes.plot(
@@ -140,60 +151,67 @@ def _draw(axes: Axes, name: str, drawn: Curves, mode: Mode, color: str) -> bool:
             color=color,
             linestyle="--" if key.startswith("val_") else "-",
             marker="o" if len(curve.x) <= _FEW else None,
-            markersize=3,
+            markersize=sizes.points(3),
             linewidth=1.8,
         )
     for place in drawn.resumed_at:
         axes.axvline(place, color=INK, linestyle=":", linewidth=1.4)
-    axes.set_title(name, loc="left", color=INK, fontsize=12, fontweight="bold")
     key, judged = list(curves.items())[-1]  # the validation, if there is one
     best = best_place(key, judged.y, drawn.model, mode)
-    if best is not None:
-        _mark_best(axes, judged, best, color)
+    says = "" if best is None else _mark_best(axes, judged, best, color, sizes)
+    title = sizes.title(name, says)
+    axes.set_title(title, loc="left", color=INK, fontsize=sizes.points(12), fontweight="bold")
+    axes.set_title(says, loc="right", color=INK, fontsize=sizes.points(10))
+    if not any(np.isfinite(curve.y).any() for curve in curves.values()):
+        _say_empty(axes, judged, sizes)
     return best is not None
 
 
-def _mark_best(axes: Axes, curve: Curve, best: int, color: str) -> None:
+def _mark_best(axes: Axes, curve: Curve, best: int, color: str, sizes: Sizes) -> str:
+    """Draws a ring around the best value, and returns the text that names it."""
     x, y = curve.x[best], curve.y[best]
-    axes.plot(
-        [x], [y], marker="o", markersize=10, fillstyle="none", color=color, markeredgewidth=1.8
-    )
-    axes.set_title(f"best {y:.4g}, epoch {x}", loc="right", color=INK, fontsize=10)
+    ring: dict[str, Any] = {"marker": "o", "fillstyle": "none", "markeredgewidth": 1.8}
+    axes.plot([x], [y], color=color, markersize=sizes.points(10), clip_on=False, **ring)
+    return f"best {y:.4g}, epoch {x}"
 
 
-def _style(axes: Axes) -> None:
+def _say_empty(axes: Axes, curve: Curve, sizes: Sizes) -> None:
+    """Says in a panel that all its values are NaN or infinite."""
+    axes.set_xlim(float(curve.x[0]) - 0.5, float(curve.x[-1]) + 0.5)
+    axes.set_yticks([])
+    middle: dict[str, Any] = {"ha": "center", "va": "center", "transform": axes.transAxes}
+    axes.text(0.5, 0.5, "no numbers", color=INK, fontsize=sizes.points(12), **middle)
+
+
+def _style(axes: Axes, sizes: Sizes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.patch.set_alpha(0.0)
     axes.grid(visible=True, color=INK, alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    axes.set_xlabel("epoch", color=INK, fontsize=10)
-    axes.tick_params(colors=INK, labelsize=10)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=sizes.ticks))
+    axes.set_xlabel("epoch", color=INK, fontsize=sizes.points(10))
+    axes.tick_params(colors=INK, labelsize=sizes.points(10))
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(INK)
 
 
-def _explain(figure: Figure, *, is_validated: bool, has_best: bool, resumed: bool) -> None:
+def _explain(figure: Figure, labels: list[str], sizes: Sizes) -> None:
     """Adds the legend, which is the same for all panels."""
     from matplotlib.lines import Line2D
 
-    ring: dict[str, Any] = {"marker": "o", "fillstyle": "none", "markersize": 8}
-    lines = [
-        (True, "training", {"linestyle": "-"}),
-        (is_validated, "validation", {"linestyle": "--"}),
-        (has_best, "best epoch", {"linestyle": "", **ring}),
-        (resumed, "resumed", {"linestyle": ":"}),
-    ]
-    handles = [
-        Line2D([], [], color=INK, label=label, **how) for shown, label, how in lines if shown
-    ]
+    lines: dict[str, dict[str, Any]] = {
+        "training": {"linestyle": "-"},
+        "validation": {"linestyle": "--"},
+        "best epoch": {"linestyle": "", "marker": "o", "fillstyle": "none", "markersize": 8},
+        "resumed": {"linestyle": ":"},
+    }
     figure.legend(
-        handles=handles,
+        handles=[Line2D([], [], color=INK, label=label, **lines[label]) for label in labels],
         loc="outside lower center",
-        ncols=len(handles),
+        ncols=sizes.legend_columns(labels),
         frameon=False,
         labelcolor=INK,
-        fontsize=10,
+        fontsize=sizes.points(10),
     )

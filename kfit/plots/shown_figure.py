@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -19,3 +20,7 @@ class ShownFigure(Figure):
         file = io.BytesIO()
         self.savefig(file, format="png")
         return file.getvalue()
+
+    def savefig(self, fname: Any, *, transparent: bool | None = None, **kwargs: Any) -> None:
+        """Saves the picture, by default without a background, whatever the style of matplotlib."""
+        super().savefig(fname, transparent=transparent, **{"facecolor": "auto", **kwargs})

@@ -29,6 +29,7 @@ from kfit.exactness.replica_context import (
 )
 from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows
 from kfit.exactness.traced_functions import functions_of_step
+from kfit.heartbeat.tracebacks import place_of, warned_at
 from kfit.inputs import BatchLayout
 from kfit.inputs.order import rows_fed, rows_of_replica
 from kfit.steps.fixed_sizes import naming_none
@@ -109,13 +110,14 @@ def make_step(
     def on_several(element: Any, layout: BatchLayout) -> Any:
         step = Step(strategy, accumulation, gradient_sums)
         own_metrics = variables_of_own_metrics(model)
+        place = place_of(model_step)
 
         def part(element: Any) -> Any:
             replica, own = _own_part(element, layout, strategy)
             if state.may_count and not tf.executing_eagerly():
                 replica.hides_rows = True
                 own = tf.nest.map_structure(of_unknown_size, own)
-            with on_replica(step, replica):
+            with warned_at(place), on_replica(step, replica):
                 replica.origins.begin()
                 replica.own_metrics = own_metrics
                 data = unpacked(replica.origins.own(own), layout)

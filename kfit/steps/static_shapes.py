@@ -41,6 +41,7 @@ from kfit.exactness.replica_context import (
     Step,
     on_replica,
 )
+from kfit.heartbeat.tracebacks import place_of, warned_at
 from kfit.inputs import BatchLayout, Segment
 from kfit.inputs.order import rows_of_replica
 from kfit.steps.metrics import flat_logs
@@ -146,9 +147,11 @@ class _StaticStep:
                 None.
         """
         step = Step(self._strategy)
+        place = place_of(self._model_step)
 
         def on_each(fed: Any) -> Any:
-            return part(step, self._strategy.received(fed), layout, known)
+            with warned_at(place):
+                return part(step, self._strategy.received(fed), layout, known)
 
         with (
             keras_for_replicas(),

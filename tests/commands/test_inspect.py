@@ -43,7 +43,7 @@ def test_good_snapshots(backup: Any) -> None:
     assert "mirrored, 2 replicas on 1 worker\n" in done.stdout
     assert "examples 40, global batch size 10, steps an epoch 4" in done.stdout
     assert "model     4 variables, 268 bytes" in done.stdout
-    assert "callbacks History" in done.stdout
+    assert "callbacks keras.callbacks.History" in done.stdout
 
 
 def test_a_damaged_one_is_told_and_nothing_is_changed(backup: Any) -> None:
@@ -85,6 +85,7 @@ def test_what_holds_no_snapshot(directory: str, tmp_path: Any) -> None:
     done = inspect(str(tmp_path / directory))
     assert done.returncode == 2
     assert "`directory` is" in done.stderr
+    assert ("deletes its snapshots when the program" in done.stderr) == (directory == ".")
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,9 @@ def make():
 
 def other():
     return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+
+def needs_argument(units):
+    return other()
 
 def unbuilt():
     return keras.Sequential([keras.layers.Dense(3)])
@@ -202,6 +206,10 @@ def test_a_model_is_exported(run_of_two: Any, architecture: str, tiny: Any, caps
         (["--export", "out.keras", "--model", "missing.keras"], "which is not a file"),
         (["--export", "out.keras", "--model", "script.py:other"], "other variables than"),
         (["--export", "out.keras", "--model", "script.py:unbuilt"], "must return a built"),
+        (
+            ["--export", "out.keras", "--model", "script.py:needs_argument"],
+            "It raised TypeError: needs_argument() missing 1 required",
+        ),
         (["--export", "out.keras", "--model", "script.py:none"], "defines no function 'none'"),
         (["--against", "script.keras"], "`--against` is 'script.keras', which is not a file"),
         (["--against", "script.py"], "`--against` is 'script.py'; expected a saved model"),
@@ -217,6 +225,33 @@ def test_what_cannot_be_exported(
     assert code == 2
     assert says in err
     assert not (folder / "out.keras").exists()
+
+
+def test_a_damaged_one_cannot_be_compared(run_of_two: Any, capsys: Any) -> None:
+    """The good ones are named, unless there is none."""
+    backup = run_of_two[0] / "backup"
+    five, six = (str(name) for name in Store(str(backup)).names())
+    kept = {name: (backup / name / "arrays.h5").read_bytes() for name in (five, six)}
+    try:
+        (backup / five / "arrays.h5").write_bytes(b"")
+        words = [backup, "--snapshot", "5", "--against", "6"]
+        code, _, err = here(capsys, *words)
+        assert code == 2
+        assert f"`--snapshot` is '5', a damaged snapshot: {five}: " in err
+        assert err.rstrip().endswith(f"The good ones of the directory: {six} (step 6)")
+        (backup / six / "arrays.h5").write_bytes(b"")
+        assert "The good ones of the directory: none" in here(capsys, *words)[2]
+        assert "all snapshots are damaged: " in here(capsys, backup, "--against", "6")[2]
+    finally:
+        for name, content in kept.items():
+            (backup / name / "arrays.h5").write_bytes(content)
+
+
+def test_a_model_without_a_use_is_told(run_of_two: Any, capsys: Any) -> None:
+    code, _, err = here(capsys, run_of_two[0] / "backup", "--model", "script.py:make")
+    assert code == 0
+    assert "`--model` is not used" in err
+    assert here(capsys, run_of_two[0] / "backup")[2] == ""
 
 
 def test_text_of_files_is_printed_without_control_characters() -> None:

@@ -90,8 +90,11 @@ def test_a_difference_in_batches_of_a_generator_is_exit_code_1(program: Path) ->
 
 
 def test_a_script_without_a_fit(program: Path) -> None:
-    done = run(program, "train.py", "no")
+    """An option of `kfit verify` that stands after the script is one of the script's."""
+    done = run(program, "train.py", "no", "--replicas", "4")
     assert done.returncode == 2
+    assert "kfit: note: `--replicas` is passed to train.py, since it stands after it" in done.stderr
+    assert "options of `kfit verify` come before the script" in done.stderr
     assert "ended with exit code 1 before its first `fit`" in done.stderr
 
 
@@ -106,6 +109,7 @@ def test_wrong_data_could_not_run(program: Path) -> None:
     ("words", "says"),
     [
         (["--replicas", "1", "train.py"], "`--replicas` is '1'; expected a whole number from 2 up"),
+        (["--replicas", "x", "train.py"], "`--replicas` is 'x'; expected a whole number from 2 up"),
         (["--steps", "x", "train.py"], "`--steps` is 'x'"),
         (["missing.py"], "`script.py` is 'missing.py', which does not exist"),
         (["tran.py"], "; did you mean 'train.py', or `-m module`"),

@@ -155,6 +155,14 @@ def test_a_block_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         kfit.uninstall()
 
 
+def test_the_custom_step_logs_its_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [block] = blocks_of(ROOT / "docs/guides/custom_steps.md")
+    Path("program.py").write_text(program_of(block), encoding="utf-8")
+    ran = runpy.run_path("program.py")
+    assert ran["trainer"].fit(ran["x"], ran["y"], verbose=0).history["loss"][0] > 0
+
+
 @pytest.mark.long
 @blocks_with("long")
 def test_a_long_block_runs(block: Block, tmp_path: Path) -> None:

@@ -15,7 +15,15 @@ import tensorflow as tf
 
 import kfit
 from kfit.argument_checks import check_positive
-from kfit.heartbeat.tracebacks import each_for_user, for_user, of_user, say_nothing_of, warn_user
+from kfit.heartbeat.tracebacks import (
+    each_for_user,
+    for_user,
+    of_user,
+    place_of,
+    say_nothing_of,
+    warn_user,
+    warned_at,
+)
 
 
 def raised(function: Callable[[], Any]) -> list[str]:
@@ -290,7 +298,10 @@ def test_a_warning_names_the_users_line() -> None:
 
 
 def aside(text: str) -> None:
-    thread = threading.Thread(target=warn_user, args=[text, RuntimeWarning])
+    run(threading.Thread(target=warn_user, args=[text, RuntimeWarning]))
+
+
+def run(thread: threading.Thread) -> None:
     thread.start()
     thread.join()
 
@@ -298,6 +309,26 @@ def aside(text: str) -> None:
 def test_a_warning_of_a_thread_without_the_users_code_is_issued() -> None:
     with pytest.warns(RuntimeWarning, match="aside"):
         aside("aside")
+
+
+def test_a_warning_of_a_thread_names_the_place_that_it_was_given() -> None:
+    first = aside.__code__.co_firstlineno
+    place = place_of(aside)
+    assert place is not None
+    assert (place.file, place.line) == (__file__, first)
+
+    called = place_of(keras.Model.train_step)  # Keras' own: the line of the caller is named
+    assert called is not None
+    assert called.file == __file__
+    assert called.line > first
+    warn = warned_at(place)(warn_user)
+    with pytest.warns(UserWarning, match="here") as caught:
+        warn("here")
+    assert caught[0].lineno > first  # code of the user's runs in this thread
+    thread = threading.Thread(target=warn, args=["there"])
+    with pytest.warns(UserWarning, match="there") as caught:
+        run(thread)
+    assert (caught[0].filename, caught[0].lineno) == (__file__, first)
 
 
 def test_no_warning_of_kfit_names_a_line_of_kfit() -> None:

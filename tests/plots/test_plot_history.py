@@ -1,6 +1,8 @@
 """plot_history: what is drawn, of what, and that it can be read on light and dark pages."""
 
 import csv
+import io
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any
 
 import keras
 import matplotlib as mpl
+import matplotlib.figure
+import matplotlib.image
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
@@ -152,6 +156,60 @@ def test_any_number_of_panels(count: int, tmp_path: Any) -> None:
     figure.savefig(tmp_path / "picture.png")
 
 
+LONG = "sparse_top_k_categorical_accuracy"
+
+
+@pytest.mark.parametrize(
+    ("names", "size"),
+    [
+        (["loss"], None),
+        (["loss"], (2.2, 2.2)),
+        (["loss", LONG], None),
+        (["loss", "accuracy", LONG], None),
+        (["loss", "accuracy", LONG], (4, 3)),
+        (["loss", "accuracy", LONG], (4, 7)),
+        (["loss", "accuracy", LONG], (12, 3)),
+    ],
+)
+def test_all_text_can_be_read(names: list[str], size: Any) -> None:
+    """No text is cut by the edge of the figure, and none lies on another."""
+    values = [0.1 * epoch for epoch in range(1, 14)]
+    history = keras.callbacks.History()
+    history.history = {f"{prefix}{name}": values for name in names for prefix in ("", "val_")}
+    history.epoch = list(range(13))
+    history.resumed_at = [5.5]
+    given = None if size is None else mpl.figure.Figure(figsize=size)
+    figure = kfit.plot_history(history, mode=dict.fromkeys(names, "max"), figure=given)
+    figure.savefig(io.BytesIO(), format="png")
+    boxes = {}
+    for axes in (each for each in figure.axes if each.axison):
+        for text in (axes._left_title, axes._right_title, axes.xaxis.label):
+            box = boxes[id(axes), text.get_text()] = text.get_window_extent()
+            count = 1 + text.get_text().count("\n")
+            box.y0 += box.height / count * (count > 1)  # the last line is shared with the best
+        boxes[id(axes), "axes"] = axes.get_window_extent()
+        for tick in axes.xaxis.get_major_ticks():
+            if axes.get_xlim()[0] <= tick.get_loc() <= axes.get_xlim()[1]:
+                boxes[id(axes), f"tick {tick.get_loc()}"] = tick.label1.get_window_extent()
+    assert legend(figure) == ["training", "validation", "best epoch", "resumed"]
+    boxes[0, "legend"] = figure.legends[0].get_window_extent()
+    width, height = figure.get_size_inches() * figure.dpi
+    for name, box in boxes.items():
+        assert 0 <= box.x0 < box.x1 <= width, name
+        assert 0 <= box.y0 < box.y1 <= height, name
+    for one, other in itertools.combinations(boxes.items(), 2):
+        inner = one[1].shrunk(0.9, 0.9), other[1].shrunk(0.9, 0.9)
+        assert not inner[0].overlaps(inner[1]), (one, other)
+
+
+def test_a_metric_without_numbers() -> None:
+    figure = kfit.plot_history({"loss": [1.0, 2.0], "odd": [float("nan"), float("inf")]})
+    says = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    assert says == [[], ["no numbers"]]
+    assert list(figure.axes[1].get_yticks()) == []
+    assert figure.axes[1].get_xlim() == (0.5, 2.5)
+
+
 def luminance(color: Any) -> float:
     """The relative luminance of WCAG 2.2: https://www.w3.org/TR/WCAG22/#dfn-relative-luminance."""
     parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
@@ -186,6 +244,16 @@ def test_the_background_is_transparent(tmp_path: Any) -> None:
     assert (picture[..., 3] == 0).mean() > 0.7
     drawn = picture[picture[..., 3] == 1]
     assert not (drawn[:, :3] > 0.95).all(axis=1).any()  # none of the style's white text
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_picture_may_have_a_background(own: bool, tmp_path: Any) -> None:
+    given = mpl.figure.Figure() if own else None
+    figure = kfit.plot_history(HISTORY, figure=given)
+    figure.savefig(tmp_path / "white.png", facecolor="white")
+    figure.savefig(tmp_path / "none.png")
+    assert list(mpl.image.imread(tmp_path / "white.png")[0, 0]) == [1, 1, 1, 1]
+    assert mpl.image.imread(tmp_path / "none.png")[0, 0, 3] == 0
 
 
 def test_a_notebook_shows_it_once(tmp_path: Any) -> None:

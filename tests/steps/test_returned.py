@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -147,6 +148,9 @@ def test_what_is_no_mean_is_warned_of_by_name(tiny: Any) -> None:
         "The value 'largest' that the step returns is neither a mean nor a sum over the examples",
         "The model's step returns 'relative', computed from results of metrics",
     }
+    line = inspect.getsourcelines(NoMeans.train_step)[1]
+    values = [each for each in caught if str(each.message).startswith("The value")]
+    assert {(each.filename, each.lineno) for each in values} == {(__file__, line)}
 
 
 class PredictsMore(keras.Model):
