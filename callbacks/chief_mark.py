@@ -40,8 +40,10 @@ def chief_only(callback: _Callback) -> _Callback:
         >>> model.fit(x, y, callbacks=[kfit.callbacks.chief_only(MyLogger("runs.db"))])
     """
     if not isinstance(callback, keras.callbacks.Callback):
+        is_class = isinstance(callback, type) and issubclass(callback, keras.callbacks.Callback)
+        hint = f"; pass an instance: {callback.__name__}()" if is_class else ""
         raise ValueError(
-            "`callback` must be a keras.callbacks.Callback. Received: "
+            f"`callback` must be a keras.callbacks.Callback{hint}. Received: "
             f"{callback!r} (of type {type(callback)})"
         )
     if isinstance(callback, TrainingCallback):

@@ -67,6 +67,7 @@ def as_strategy(
     """
     if devices is not None:
         if strategy not in ("auto", Mirrored.name):
+            check_strategy(strategy)  # a misspelled name is told as such
             raise ValueError(
                 "`devices` is an argument of the strategy 'mirrored'. To choose the devices of "
                 "another strategy, pass it as an object, such as "

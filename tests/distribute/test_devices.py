@@ -96,6 +96,8 @@ def test_the_devices_of_a_trainer(tiny: Any, capsys: pytest.CaptureFixture[str])
     for strategy in ("one_device", Mirrored()):
         with pytest.raises(ValueError, match="`devices` is an argument of the strategy 'mirrored'"):
             kfit.Trainer(tiny.model(), strategy, devices=2)
+    with pytest.raises(ValueError, match=r"'miror'\. Did you mean 'mirrored'\?"):
+        kfit.Trainer(tiny.model(), "miror", devices=2)
 
 
 def test_devices_in_a_cluster_do_not_make_each_worker_train_alone(

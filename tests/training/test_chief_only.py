@@ -71,5 +71,8 @@ def test_a_mark_is_for_callbacks_that_do_not_work_together(tmp_path: Path) -> No
     no_callback: Any = "csv"
     with pytest.raises(ValueError, match=r"must be a keras\.callbacks\.Callback\. Received: 'csv'"):
         chief_only(no_callback)
+    a_class: Any = Writes
+    with pytest.raises(ValueError, match=r"Callback; pass an instance: Writes\(\)\. Received"):
+        chief_only(a_class)
     with pytest.raises(ValueError, match=r"must not be a kfit\.callbacks\.TrainingCallback"):
         chief_only(kfit.callbacks.BackupAndRestore(tmp_path))
