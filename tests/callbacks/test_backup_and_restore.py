@@ -667,7 +667,7 @@ class Clock:
 
 def test_as_often_as_costs_one_percent() -> None:
     backup = BackupAndRestore("b", save_freq="auto")
-    assert backup._interval == 5.0
+    assert backup._interval == 2.0
     backup._held_up, backup._writer.seconds = 0.05, 0.15
     assert backup._interval == pytest.approx(20.0)
 

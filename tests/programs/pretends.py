@@ -14,7 +14,7 @@ from pathlib import Path
 from kfit.heartbeat import Heartbeat, Phase
 
 FOLDER, FLAW = Path(sys.argv[2]), os.environ.get("FLAW", "")
-STEPS, SAVE_EVERY = 300, 10
+STEPS, SAVE_EVERY = 150, 10
 GENERATION = int(os.environ["KFIT_GENERATION"])
 INDEX = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 FILES = ("arrays.h5", "manifest.json", "state.json")

@@ -11,7 +11,7 @@ from tests.runs import PROGRAM, kfit_run
 STEP_SECONDS = 0.1
 """What a step takes: most of it is a wait, as for an accelerator."""
 
-STEPS_PER_EPOCH, BATCH_SIZE = 300, 16
+STEPS_PER_EPOCH, BATCH_SIZE = 150, 16
 EXAMPLES = STEPS_PER_EPOCH * BATCH_SIZE - 5
 """The last batch of an epoch is a partial one."""
 
