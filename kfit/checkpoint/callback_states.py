@@ -409,8 +409,8 @@ def _named(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[_Named]:
     seen: dict[str, int] = {}
     for callback in callbacks:
         name, package = type(callback).__name__, type(callback).__module__.partition(".")[0]
-        if package == "kfit" and isinstance(callback, getattr(keras.callbacks, name, ())):
-            package = "keras"  # it is Keras' callback with additions, and goes on with its state
+        if package == "kfit" and name == "TensorBoard":
+            package = "keras"  # each of the two goes on where the other one was
         if package in ("keras", "kfit"):
             name = f"{package}.callbacks.{name}"
         seen[name] = seen.get(name, 0) + 1

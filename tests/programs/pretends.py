@@ -54,7 +54,7 @@ if INDEX == 0:
 heartbeat = Heartbeat.of_environment()
 with heartbeat.call(Phase.STEP):
     for step in range(resumed_at() + 1, STEPS + 1):
-        time.sleep(float(os.environ.get("PAUSE", "0.02")))
+        time.sleep(float(os.environ.get("PAUSE", "0.04")))
         if INDEX == 0:  # the tasks do not wait for each other, so only one tells its steps
             heartbeat.beat(step)
         if FLAW == "fails once" and step == 50 and GENERATION == 0 and INDEX == 1:
