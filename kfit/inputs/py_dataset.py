@@ -76,6 +76,14 @@ class PyDatasetBatches(PythonBatches):
             length=length,
         )
 
+    def prepared(self, batch: Any) -> Any:
+        """Converts a batch as `PythonBatches` does, but a dict stays what the model's step gets.
+
+        So it is in Keras. Its own step takes such a batch as `x`.
+        """
+        whole = super().prepared(batch)
+        return whole[0] if isinstance(batch, dict) else whole
+
     def rewind(self) -> None:
         """Draws the first batches if none were drawn yet, and calls the data set's `on_epoch_end`.
 

@@ -302,3 +302,31 @@ def test_x_alone_reaches_the_steps_as_in_keras(tiny: Any, x: Any, replicas: int)
     assert {line.replace("[0, 0]", "(0, 0)") for line in one.seen} == {
         line.replace("[0, 0]", "(0, 0)") for line in many.seen
     }
+
+
+class Dicts(keras.utils.PyDataset):
+    """Batches that are dicts, which only a model's own step can take apart."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": np.full((4, 3), index, "float32"), "y": np.ones((4, 1), "float32")}
+
+
+class TakesDicts(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        return super().train_step((data["x"], data["y"]))
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_dict_of_a_py_dataset_reaches_the_step_as_it_is(tiny: Any, replicas: int) -> None:
+    losses = []
+    for fit in (keras.Model.fit, kfit.fit):
+        keras.utils.set_random_seed(1)
+        model = TakesDicts([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        options = {"strategy": tiny.strategy(replicas)} if fit is kfit.fit else {}
+        history = fit(model, Dicts(), epochs=2, shuffle=False, verbose=0, **options)
+        losses.append(history.history["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
