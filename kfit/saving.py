@@ -103,17 +103,14 @@ def whole_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
         ForeignFileError: If what exists at `path` must not be replaced.
     """
     check_replaceable(path, argument=argument)
-    folder, name = os.path.split(target := os.path.abspath(os.fspath(path)))
-    os.makedirs(folder, exist_ok=True)
-    aside = os.path.join(folder, f".kfit-tmp-{uuid.uuid4().hex}-{name}")
-    try:
+    target = os.path.abspath(os.fspath(path))
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with _beside(target) as aside:
         with _naming(path, aside):
             yield aside
         _sync_tree(aside)
         replace(aside, target, argument=argument)
-        _sync(folder)
-    finally:
-        _remove(aside)
+        _sync(os.path.dirname(target))
 
 
 @for_user
@@ -165,17 +162,25 @@ def saving_whole(save: Callable[..., Any]) -> Callable[..., Any]:
         )
         if not (overwrite and is_one_file) or current_cluster() is None:
             return save(model, filepath, overwrite, *others, **options)
-        folder, name = os.path.split(target := os.path.realpath(filepath))
-        aside = os.path.join(folder, f".kfit-tmp-{uuid.uuid4().hex}-{name}")
-        try:
+        target = os.path.realpath(filepath)
+        with _beside(target) as aside:
             with _naming(filepath, aside):
                 save(model, aside, overwrite, **options)
             os.replace(aside, target)
-        finally:
-            _remove(aside)
         return None
 
     return method
+
+
+@contextmanager
+def _beside(target: str) -> Iterator[str]:
+    """Context that yields a path beside `target`; what is still there at its end is removed."""
+    folder, name = os.path.split(target)
+    aside = os.path.join(folder, f".kfit-tmp-{uuid.uuid4().hex}-{name}")
+    try:
+        yield aside
+    finally:
+        _remove(aside)
 
 
 @contextmanager

@@ -16,12 +16,12 @@ class _Defaults(dict[str, Any]):
     """The defaults of a function's arguments, by name; setting an item changes the function."""
 
     def __init__(self, function: FunctionType) -> None:
-        code = function.__code__
-        # A wrapper `def wrapper(*args)` may have been given the defaults of what it wraps. Those
-        # belong to no argument of its own.
-        has_names = len(function.__defaults__ or ()) <= code.co_argcount
-        defaults = (function.__defaults__ or ()) if has_names else ()
+        defaults, code = function.__defaults__ or (), function.__code__
         last = code.co_argcount
+        if len(defaults) > last:
+            # A wrapper `def wrapper(*args)` may have been given the defaults of what it wraps.
+            # Those belong to no argument of its own.
+            defaults = ()
         self._positional = code.co_varnames[last - len(defaults) : last]
         self._function = function
         both = dict(zip(self._positional, defaults, strict=True)) | (function.__kwdefaults__ or {})

@@ -52,10 +52,12 @@ def test_an_evaluation_builds_no_optimizer(strategy: Strategy) -> None:
         assert not model.optimizer.built
 
 
-def test_the_data_is_closed_also_after_an_error(strategy: Strategy) -> None:
+def test_the_data_is_closed_also_after_an_error(
+    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed = []
     batches = as_batches(X, Y, strategy=strategy, batch_size=4)
-    batches.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    monkeypatch.setattr(batches, "close", lambda: closed.append(True))
     with (
         pytest.raises(RuntimeError, match="of the call"),
         ready(compiled(), strategy).working(batches, "train"),
