@@ -63,7 +63,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/inputs/batches.py": "inputs/test_arrays.py: Batches",
     "kfit/inputs/late_shuffles.py": "inputs/test_going_on.py: rerandomize_each_iteration",
     "kfit/inputs/own_state.py": "inputs/test_going_on.py: set_state",
-    "kfit/inputs/py_dataset.py": "inputs/test_as_in_keras.py: num_batches",
     "kfit/internals/callbacks.py": "internals/test_private.py",
     "kfit/internals/tf_data.py": "internals/test_private.py",
     "kfit/internals/functions.py": "internals/test_private.py",

@@ -21,8 +21,9 @@ from kfit.inputs.arrays import ArrayBatches, class_weights_of, common_length, is
 from kfit.inputs.batches import Batches, BatchLayout, Segment
 from kfit.inputs.cursor import Cursor
 from kfit.inputs.datasets import DatasetBatches
+from kfit.inputs.generator import GeneratorBatches
+from kfit.inputs.loader import LoaderBatches
 from kfit.inputs.py_dataset import PyDatasetBatches
-from kfit.inputs.python import GeneratorBatches, IterableBatches
 from kfit.inputs.read_by_rows import columns_as_arrays
 from kfit.inputs.stored import Part, is_stored
 
@@ -120,7 +121,7 @@ def as_batches(
         raise ValueError(
             f"`class_weight` does not go with a {kind}: yield (x, y, sample_weight) instead."
         )
-    made = GeneratorBatches if is_generator else IterableBatches
+    made = GeneratorBatches if is_generator else LoaderBatches
     return made(x, strategy=strategy, steps=steps)
 
 

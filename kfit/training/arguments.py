@@ -14,7 +14,7 @@ from kfit.exactness.own_code import overrides
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import Batches
 from kfit.inputs.arrays import ArrayBatches
-from kfit.inputs.python import GeneratorBatches
+from kfit.inputs.generator import GeneratorBatches
 from kfit.internals.models import given_to_compile
 
 

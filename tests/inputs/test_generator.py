@@ -1,0 +1,50 @@
+"""A generator is read once: no batch is lost, none is repeated."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from tests.inputs.numbered import batch, batches_of, generated, numbers, read, shows
+
+
+def test_a_generator_runs_on_over_the_epochs() -> None:
+    batches = batches_of(generated(8), steps=3)
+    assert batches.spec[0].shape == (None, 1)  # looks at the first batch and loses none
+    assert [numbers(read(batches, epoch)) for epoch in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+def test_a_generator_of_unknown_length_is_read_once() -> None:
+    batches = batches_of(generated(5))
+    assert numbers(read(batches, 0)) == [0, 1, 2, 3, 4]
+    assert batches.steps == 5
+    assert read(batches, 1) == []
+
+
+def test_one_generator_serves_two_fits(tiny: Any) -> None:
+    seen: list[int] = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(round(logs["number"]))
+    )
+    trainer = shows(tiny, 1)
+    endless = generated(100)
+    for _ in range(2):
+        trainer.fit(endless, steps_per_epoch=2, epochs=2, callbacks=[note], verbose=0)
+    assert seen[:4] == [0, 1, 2, 3]
+    assert seen[4:] == list(range(seen[4], seen[4] + 4))
+
+
+def test_what_goes_wrong_in_a_generator_is_told(tiny: Any) -> None:
+    def failing() -> Iterator[Any]:
+        yield batch(0)
+        raise OSError("the disk is gone")
+
+    trainer = shows(tiny, 1)
+    with pytest.raises(Exception, match="the disk is gone"):
+        trainer.fit(failing(), verbose=0)
+    with pytest.raises(Exception, match="structure"):
+        trainer.fit(iter([batch(0), (*batch(1), np.ones(2))]), verbose=0)
+    with pytest.raises(ValueError, match="at least one dimension"):
+        trainer.fit(iter([(np.float32(1.0), np.float32(1.0))]), verbose=0)
