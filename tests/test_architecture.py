@@ -116,7 +116,9 @@ def test_arrays_go_by_the_path_that_the_page_names(tiny: Any) -> None:
     text = PAGE.read_text(encoding="utf-8")
     path = text[text.index("## The path of `x`") : text.index("## The path of a gradient")]
     named = set(re.findall(r"`(kfit/[\w/]+\.py)`", path))
-    others = {f"kfit/inputs/{kind}.py" for kind in ("datasets", "py_dataset", "python")}
+    others = {
+        f"kfit/inputs/{kind}.py" for kind in ("datasets", "py_dataset", "generator", "loader")
+    }
     assert others < named
     assert len(named - others) <= 12
     x, y = tiny.data()

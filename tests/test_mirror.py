@@ -57,7 +57,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/exactness/own_code.py": "exactness/test_scalar_estimates.py: train_step",
     "kfit/exactness/patches.py": "internals/test_patching.py",
     "kfit/exactness/row_states.py": "exactness/test_layer_state.py: stateful",
-    "kfit/fingerprints/of_training.py": "training/test_same_training.py: loss_weights",
     "kfit/heartbeat/layout.py": "heartbeat/test_task.py: HeartbeatReader",
     "kfit/inputs/__init__.py": "inputs/test_arrays.py",
     "kfit/inputs/batches.py": "inputs/test_arrays.py: Batches",

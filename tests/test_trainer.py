@@ -176,6 +176,21 @@ def test_a_model_given_as_a_function_is_built_in_scope(tiny: Any) -> None:
     )
 
 
+def test_all_of_it_in_the_scope_of_the_default_strategy(tiny: Any) -> None:
+    """Programs take the strategy of `tf.distribute.get_strategy()` where there is no TPU."""
+    one = compiled(sequential)
+    one.fit(*tiny.data(50), epochs=2, **FIXED)
+    with tf.distribute.get_strategy().scope():
+        model = compiled(sequential)
+        trainer = kfit.Trainer(model, tiny.strategy(2))
+        trainer.fit(*tiny.data(50), epochs=2, **FIXED)
+        trainer.evaluate(*tiny.data(50), verbose=0)
+        variable = tf.Variable(1.0)
+    assert trainer.num_replicas == 2
+    assert not isinstance(variable, tf.distribute.DistributedValues)
+    assert tiny.distance(one, model) < 1e-6
+
+
 def test_a_model_made_in_the_scope_of_a_strategy(tiny: Any) -> None:
     strategy = tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice()

@@ -131,8 +131,9 @@ def _details(good: dict[str, Any]) -> list[str]:
         f"    {file['sha256']}  {printable(file['name'])}, {_megabytes(file['bytes'])}"
         for file in good["files"]
     ]
+    lines.append("  variables of each part:")
     lines += [
-        f"  {part:<9} {_counted(held['variables'], 'variable')}, {_megabytes(held['bytes'])}"
+        f"    {part:<9} {_counted(held['variables'], 'variable')}, {_megabytes(held['bytes'])}"
         for part, held in good["parts"].items()
     ]
     callbacks = ", ".join(printable(name) for name in good["callbacks"])

@@ -56,7 +56,8 @@ def _add_kubernetes(systems: Any) -> None:
     parser.add_argument(
         "--backup-claim",
         metavar="NAME",
-        help="a PersistentVolumeClaim for snapshots; ReadWriteMany if pods are on several nodes",
+        help="a PersistentVolumeClaim, mounted at --backup-dir; ReadWriteMany if "
+        "pods are on several nodes",
     )
     _add_shared(parser, memory="16Gi")
     parser.set_defaults(command=_kubernetes)
@@ -102,8 +103,7 @@ def _add_shared(parser: argparse.ArgumentParser, memory: str) -> None:
     parser.add_argument(
         "--backup-dir",
         metavar="DIR",
-        help="the `backup_dir` of BackupAndRestore: where --backup-claim is mounted, and what "
-        "--doctor checks",
+        help="the `backup_dir` of BackupAndRestore, which --doctor checks",
     )
     parser.add_argument(
         "--max-restarts", metavar="K", help="as of `kfit run`, in each task (default: 10)"

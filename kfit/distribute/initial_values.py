@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.internals.strategies import without_sending_initial_values
+from kfit.internals.strategies import scope_in_default_scope, without_sending_initial_values
 
 _SENT_AS = {
     tf.bfloat16: tf.float32,
@@ -36,7 +36,8 @@ def of_every_type(strategy: tf.distribute.Strategy) -> Iterator[tf.distribute.St
     Args:
         strategy: A `MultiWorkerMirroredStrategy`.
     """
-    with strategy.scope(), tf.variable_creator_scope(partial(_made, strategy.extended)):
+    made = tf.variable_creator_scope(partial(_made, strategy.extended))
+    with scope_in_default_scope(strategy), made:
         yield strategy
 
 

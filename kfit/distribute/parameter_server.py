@@ -22,7 +22,11 @@ from kfit.distribute.servers import serve, wait_for_servers
 from kfit.distribute.sharded_variables import updates_of_shards
 from kfit.distribute.sigterm import sigterm_kept
 from kfit.distribute.strategy import Strategy
-from kfit.internals.strategies import partitioner_of, resolver_of_servers
+from kfit.internals.strategies import (
+    partitioner_of,
+    resolver_of_servers,
+    scope_in_default_scope,
+)
 
 _connected: dict[tuple[str, int], tf.distribute.Strategy] = {}
 """Strategies by servers and partitioner: a process can connect to the same servers only once."""
@@ -152,7 +156,7 @@ class ParameterServer(Strategy):
         """Context in which variables are created on the ps tasks (parameter servers)."""
         stack = contextlib.ExitStack()
         strategy = self.tf_strategy
-        stack.enter_context(strategy.scope())
+        stack.enter_context(scope_in_default_scope(strategy))
         if self._partitioner is not None:
             stack.enter_context(updates_of_shards(strategy))
         return stack

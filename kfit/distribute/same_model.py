@@ -7,7 +7,8 @@ with lines about its own internals, or waits for ever.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 
@@ -31,27 +32,60 @@ def require_same_variables(
     Raises:
         ValueError: On all workers, if the variables differ. The message names the first difference.
     """
+    kinds = [_kind(variable) for variable in variables]
+    shown = [f"{variable.path!r}, {kind}" for variable, kind in zip(variables, kinds, strict=True)]
+    _require_same(kinds, shown, "variable", host_collectives)
+
+
+def require_same_settings(settings: Mapping[str, Any], host_collectives: HostCollectives) -> None:
+    """Raises an error if the workers are about to build different models.
+
+    A model that is not built has no variables yet, and makes them in the scope of the strategy,
+    where each of them is sent.
+
+    It is a collective: all workers must call it.
+
+    Args:
+        settings: The settings of the layers of this worker's model, by name.
+        host_collectives: The means by which the workers exchange small values.
+
+    Raises:
+        ValueError: On all workers, if the settings differ. The message names the first difference.
+    """
+    shown = [f"{name} = {value!r:.80}" for name, value in settings.items()]
+    _require_same(shown, shown, "setting", host_collectives)
+
+
+def _require_same(
+    own: Sequence[str], shown: Sequence[str], what: str, host_collectives: HostCollectives
+) -> None:
+    """Raises an error on all workers if their texts differ.
+
+    Args:
+        own: The texts of this worker that are compared, in order.
+        shown: How the message shows each of them.
+        what: What each of them describes, for the message.
+        host_collectives: The means by which the workers exchange small values.
+    """
     if host_collectives.is_alone:
         return
-    own = [zlib.crc32(_kind(variable).encode()) for variable in variables]
-    views = host_collectives.all_gather([len(own), zlib.crc32(repr(own).encode())])
+    hashes = [zlib.crc32(text.encode()) for text in own]
+    views = host_collectives.all_gather([len(own), zlib.crc32(repr(hashes).encode())])
     if len({tuple(view) for view in views}) == 1:
         return
     counts = [int(count) for count in views[:, 0]]
-    rows = host_collectives.all_gather([*own, *[-1] * (max(counts) - len(own))])
+    rows = host_collectives.all_gather([*hashes, *[-1] * (max(counts) - len(own))])
     first = next((i for i, seen in enumerate(rows.T) if len(set(seen)) > 1), 0)
-    text = "no more variables"
-    if first < len(variables):
-        text = f"{variables[first].path!r}, {_kind(variables[first])}"
-    texts, column = host_collectives.texts(text), rows[:, first]
+    texts = host_collectives.texts(shown[first] if first < len(own) else f"no more {what}s")
+    column = rows[:, first]
     other = next((i for i, seen in enumerate(column) if seen != column[0]), 0)
-    shown = ", ".join(f"worker {i}: {texts[i]}" for i in (0, other))
+    differs = ", ".join(f"worker {i}: {texts[i]}" for i in (0, other))
     numbers = ""
     if counts[0] != counts[other]:
-        numbers = f" Worker 0 has {counts[0]} variables, and worker {other} has {counts[other]}."
+        numbers = f" Worker 0 has {counts[0]} {what}s, and worker {other} has {counts[other]}."
     raise ValueError(
         "`model` must be the same on every worker, with its optimizer and metrics: the workers sum "
-        f"their gradients. The first variable that differs is, on {shown}.{numbers} Make the same "
+        f"their gradients. The first {what} that differs is, on {differs}.{numbers} Make the same "
         "model on all workers, by the same program with the same settings."
     )
 

@@ -18,6 +18,7 @@ from kfit.cluster.cluster import Cluster
 from kfit.distribute.host_collectives import HostCollectives
 from kfit.heartbeat.tracebacks import made_for_user
 from kfit.internals.quiet_logger import quieten
+from kfit.internals.strategies import scope_in_default_scope
 
 if TYPE_CHECKING:
     TFStrategy: TypeAlias = Any  # TensorFlow has no types; strict checkers report unknown ones
@@ -290,7 +291,7 @@ class Strategy:
             >>> with strategy.scope():
             ...     counter = tf.Variable(0.0)  # one copy per replica, kept equal
         """
-        return self.tf_strategy.scope()
+        return scope_in_default_scope(self.tf_strategy)
 
     def run(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

@@ -6,6 +6,14 @@ or numbers that Keras appends to names among them. No batch is drawn to compute 
 """
 
 from kfit.fingerprints.comparison import SECTIONS, Difference, Section, compare
-from kfit.fingerprints.of_training import fingerprint_of, of_optimizers
+from kfit.fingerprints.of_training import fingerprint_of, of_model, of_optimizers
 
-__all__ = ["SECTIONS", "Difference", "Section", "compare", "fingerprint_of", "of_optimizers"]
+__all__ = [
+    "SECTIONS",
+    "Difference",
+    "Section",
+    "compare",
+    "fingerprint_of",
+    "of_model",
+    "of_optimizers",
+]

@@ -48,7 +48,7 @@ def fingerprint_of(
         "validation_data": {},
         # Not a section of `compare`: it may change, with a warning.
         "drawn_seed": drawn_seed_of(data[0]),
-        "model": _of_model(model),
+        "model": of_model(model),
         **of_optimizers(model),
         **_of_compiled(model),
     }
@@ -58,8 +58,13 @@ def fingerprint_of(
     return found
 
 
-def _of_model(model: keras.Model) -> Values:
+def of_model(model: keras.Model, *, with_own_settings: bool = True) -> Values:
     """Describes the configuration of each layer, and how the layers are connected.
+
+    Args:
+        model: The model.
+        with_own_settings: Whether settings of layers that are not Keras' own are described. They
+            may be of this process only, such as its number.
 
     Returns:
         Plain values by name: the section "model" of a training's fingerprint, by which a snapshot
@@ -70,6 +75,9 @@ def _of_model(model: keras.Model) -> Values:
     for number, layer in enumerate(all_layers(model)):
         place = f"{stable(layer.name)} ({number})"
         found[place] = type(layer).__qualname__
+        is_own = not type(layer).__module__.startswith("keras.")
+        if is_own and not with_own_settings:
+            continue
         config = config_of(layer).get("config", {})
         inner = config.pop("layers", None)
         if isinstance(inner, list):
@@ -80,9 +88,10 @@ def _of_model(model: keras.Model) -> Values:
             config = {"connections": f"#{zlib.crc32(connections):08x}"}
         if isinstance(layer, keras.layers.Lambda):
             config["function"] = layer.function
-        config = {k: v for k, v in config.items() if not k.endswith("_initializer")}
+        # Seeds may be drawn anew in each process; what they have led to is in the snapshot.
+        config = {k: v for k, v in config.items() if not k.endswith("_initializer") and k != "seed"}
         found.update((k, v) for k, v in flat(plain(config), place) if v is not None)
-        if not type(layer).__module__.startswith("keras."):
+        if is_own:
             found.update(flat(numbers_of(layer, usual), place))
     return found
 

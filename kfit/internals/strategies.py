@@ -8,8 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.internals.graphs import current_graph
 from kfit.internals.private import uses
 
+_CREATORS = "tf.compat.v1.Graph._variable_creator_stack"
+_OF_DEFAULT = "_DefaultDistributionContext"
 _MIRRORED = "tf.distribute.MirroredStrategy.extended"
 _MULTI_WORKER = "tf.distribute.MultiWorkerMirroredStrategy.extended"
 _SERVERS = "tf.distribute.ParameterServerStrategy"
@@ -21,6 +24,39 @@ def is_sharded(value: Any) -> bool:
     TensorFlow's class has no public name.
     """
     return type(value).__name__ == "ShardedVariable"
+
+
+@contextmanager
+def scope_in_default_scope(strategy: tf.distribute.Strategy) -> Iterator[tf.distribute.Strategy]:
+    """The scope of a strategy, also where the scope of the default strategy is active.
+
+    `tf.distribute.get_strategy()` returns the default strategy outside of all scopes. Its scope
+    does nothing, but TensorFlow refuses to make variables of any other strategy in it.
+    """
+    graph = current_graph()
+    before = _variable_creators(graph)
+    _set_variable_creators(
+        graph, [each for each in before if _OF_DEFAULT not in getattr(each[1], "__qualname__", "")]
+    )
+    try:
+        with strategy.scope():
+            yield strategy
+    finally:
+        _set_variable_creators(graph, before)
+
+
+_NO_WAY_OUT = "a scope can be left by its own context manager only"
+
+
+@uses(_CREATORS, because=_NO_WAY_OUT)
+def _variable_creators(graph: Any) -> list[tuple[int, Any]]:
+    creators: list[tuple[int, Any]] = graph._variable_creator_stack
+    return creators
+
+
+@uses(_CREATORS, because=_NO_WAY_OUT)
+def _set_variable_creators(graph: Any, creators: list[tuple[int, Any]]) -> None:
+    graph._variable_creator_stack = creators
 
 
 @uses(f"{_MIRRORED}._collective_key_base", because="tests alone may choose the keys of collectives")

@@ -19,6 +19,7 @@ from kfit.distribute.strategy import Strategy
 _NO_NUMBER = re.compile(r"NoneType|None values|got None|convert elements of [(\[][^)\]]*None")
 _TWO_SHAPES = re.compile(r"[Ss]hapes:? \[(\d+)[,\]].*? (?:vs\.?|and) \[(\d+)")
 _TWO_COUNTS = re.compile(r"tensor with (\d+) values, but the requested shape has (\d+)")
+_ONE_EXAMPLE = re.compile(r"slice index (\d+) of dimension 0 out of bounds")
 _FIX = (
     "Take `keras.ops.shape(x)[0]` or `tf.shape(x)[0]`, which is the number of the examples that a "
     "replica has, or train on one replica."
@@ -69,8 +70,19 @@ def naming_size(size: Callable[[], int | None], strategy: Strategy) -> Iterator[
         yield
     except tf.errors.InvalidArgumentError as error:
         whole, replicas = size(), strategy.num_replicas
-        mixed = "" if whole is None or replicas == 1 else _mixed(error.message, whole, replicas)
-        if whole is None or not mixed:
+        if whole is None or replicas == 1:
+            raise
+        taken = _ONE_EXAMPLE.search(error.message)
+        if taken and int(taken[1]) < whole:
+            raise ValueError(
+                f"`model` or its step takes the part {taken[1]} of a batch of {whole} by its "
+                f"number, but each of {replicas} replicas gets some of the {whole} only. kfit "
+                "divides a batch along its first axis, which must be the examples. If it is "
+                "another one, such as anchors and positives, move it: yield a tuple of arrays, or "
+                f"transpose them. Or train on one replica. The error was: {taken[0]}"
+            ) from error
+        mixed = _mixed(error.message, whole, replicas)
+        if not mixed:
             raise
         raise ValueError(
             f"`model` or its step counts on batches of {whole} examples, but each of {replicas} "

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import Literal
 
 import keras
 
 from kfit.checkpoint.late_variables import may_make_variables
 from kfit.distribute.placement import Placement, owned_variables
+from kfit.distribute.same_model import require_same_settings
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
+from kfit.fingerprints import of_model
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches
 from kfit.internals.layers import all_layers
@@ -52,6 +55,7 @@ class ReadyModel:
         self._strategy = strategy
         self._heartbeat = heartbeat
         self._placement = Placement(model, strategy)
+        self._is_compared = False
         self.turns = Turns()
         self.graphs = Graphs(model, strategy, self._placement, heartbeat)
 
@@ -106,6 +110,7 @@ class ReadyModel:
                 step = _STEPS[purpose]
                 naming = partial(self._naming_data, batches, step)
                 with naming():
+                    self._require_same_settings()
                     with self._strategy.scope():
                         require_batches(self._model, batches.spec)
                         has_layers = self._build(batches, step, with_optimizer)
@@ -140,6 +145,13 @@ class ReadyModel:
         """
         if self.graphs.has_default(step):
             require_targets(self._model, batches.spec)
+
+    def _require_same_settings(self) -> None:
+        """Compares the model's settings with those of the other workers, before the first call."""
+        host_collectives = self._strategy.host_collectives
+        if not self._is_compared and not host_collectives.is_alone:
+            require_same_settings(of_model(self._model, with_own_settings=False), host_collectives)
+        self._is_compared = True
 
     @contextmanager
     def _naming_data(self, batches: Batches | OneBatch, step: str) -> Iterator[None]:
@@ -184,16 +196,28 @@ class ReadyModel:
                 batch_size=examples and -(-examples // self._strategy.num_replicas),
             )
         except Exception:
-            layers = [layer for layer in all_layers(model) if layer is not model]
-            own_steps = not (
-                self.graphs.has_default("train_step") and self.graphs.has_default("test_step")
-            )
-            if not own_steps and is_built(model):
+            builder = self._other_builder(step)
+            if builder is None:
                 raise
-            if self._strategy.num_replicas > 1 and not (
-                own_steps and all(layer.built for layer in layers)
-            ):
-                if not overrides(model, step):
-                    raise
-                return False
+            return builder == "tracing"
         return True
+
+    def _other_builder(self, step: str) -> Literal["tracing", "step"] | None:
+        """Says what builds the layers of a model that cannot be called with the data.
+
+        Args:
+            step: The name of the step that gets the data.
+
+        Returns:
+            "tracing" if no layer is left to build, or the layers are built when the step is traced,
+            which one replica can do; "step" if the model's own step must be run on some data first;
+            None if nothing builds them, and the data or the model are wrong.
+        """
+        has_default = self.graphs.has_default
+        own_steps = not (has_default("train_step") and has_default("test_step"))
+        if not own_steps and is_built(self._model):
+            return None
+        layers = (layer for layer in all_layers(self._model) if layer is not self._model)
+        if self._strategy.num_replicas == 1 or (own_steps and all(one.built for one in layers)):
+            return "tracing"
+        return "step" if overrides(self._model, step) else None

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from kfit.distribute.same_model import require_same_variables
+from kfit.distribute.same_model import require_same_settings, require_same_variables
 from tests.together import Together, raised_by
 
 
@@ -41,3 +41,10 @@ def test_all_workers_name_the_first_variable_that_differs(other: list[Any], expe
     assert expected in raised[0]
     assert len(set(raised)) == 1
     assert ("Worker 0 has" in raised[0]) == (len(other) != 2)
+
+
+def test_all_workers_name_the_first_setting_that_differs() -> None:
+    settings = [{"dense": "Dense", "dense/units": units} for units in (8, 16)]
+    raised = raised_by(2, lambda index, all_of: require_same_settings(settings[index], all_of))
+    assert "worker 0: dense/units = 8, worker 1: dense/units = 16." in raised[0]
+    assert raised[0] == raised[1]

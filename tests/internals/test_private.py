@@ -92,6 +92,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     ),
     "keras.callbacks.TensorBoard": tensorboard,
     "keras.callbacks.ModelCheckpoint": lambda: keras.callbacks.ModelCheckpoint("a.keras"),
+    "tf.compat.v1.Graph": tf.compat.v1.Graph,
     "tf.Variable.handle": lambda: on_devices().values[0].handle,
     "tf.function": lambda: tf.function(lambda: None),
     "tf.data.Dataset": rows,

@@ -51,6 +51,26 @@ def test_a_number_that_is_the_size_of_a_whole_batch(tiny: Any, layer: Any) -> No
         kfit.Trainer(model, tiny.strategy(2)).fit(batches(), verbose=0)
 
 
+class OfPairs(keras.Sequential):
+    """Takes batches whose first axis is a pair, as keras.io's metric learning does."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        anchors, positives = data[0], data[1]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(anchors) - self(positives)) ** 2)
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def test_a_first_axis_that_is_not_the_examples(tiny: Any) -> None:
+    model = OfPairs([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd")
+    pairs = tf.data.Dataset.from_tensors(tf.random.normal((2, 10, 4))).repeat(3)
+    with pytest.raises(ValueError, match=r"part 1 of a batch of 2 .* along its first axis"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(pairs, verbose=0)
+
+
 def test_other_errors_stay_as_they_are(tiny: Any) -> None:
     model = keras.Sequential([keras.Input((4,)), Noise(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
