@@ -243,7 +243,8 @@ class ModelCheckpoint(TrainingCallback):
         if not self._monitor.is_better(float(value)):
             return None
         before, self._monitor.best = self.best, float(value)
-        return f"{self.monitor} improved from {before} to {value:.5f}, saving"
+        earlier = "None" if before is None else f"{before:.5f}"
+        return f"{self.monitor} improved from {earlier} to {value:.5f}, saving"
 
     def _path(self, place: dict[str, int], logs: dict[str, Any]) -> str:
         try:

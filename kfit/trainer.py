@@ -30,7 +30,7 @@ from kfit.fingerprints import fingerprint_of
 from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
-from kfit.inputs import Batches, columns_as_arrays, split_validation
+from kfit.inputs import Batches, columns_as_arrays, kind_of, split_validation
 from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
 from kfit.internals.models import metrics_in_order
@@ -415,7 +415,7 @@ class Trainer:
             seed=self._seed_of_fit(),
             class_weight=class_weight,
         )
-        warn_of_unused(batch_size, batches, type(x).__name__)
+        warn_of_unused(batch_size, batches, kind_of(x))
         warn_of_one_reading(batches, steps_per_epoch, epochs - initial_epoch)
         how_to_validate = (validation_batch_size or batch_size, validation_steps)
         validation = self._validation(validation_data, *how_to_validate)
@@ -506,7 +506,7 @@ class Trainer:
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, y, sample_weight, batch_size, steps)
-        warn_of_unused(batch_size, batches, type(x).__name__)
+        warn_of_unused(batch_size, batches, kind_of(x))
         restores = snapshot is not None and "optimizer" in parts
         with self._ready.working(batches, "evaluate", with_optimizer=restores) as naming, naming():
             self._ready.require_targets(batches, "test_step")
@@ -572,7 +572,7 @@ class Trainer:
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, None, None, batch_size, steps)
-        warn_of_unused(batch_size, batches, type(x).__name__)
+        warn_of_unused(batch_size, batches, kind_of(x))
         with self._ready.working(batches, "predict") as naming, naming():
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             with bars_shown(call.callbacks):

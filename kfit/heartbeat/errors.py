@@ -59,7 +59,7 @@ class TaskError:
     @classmethod
     def of(cls, error: BaseException) -> TaskError:
         """Returns the record of an error that has just been raised."""
-        return cls(time.time(), summary_of(error)[:_LONGEST], is_consequence(error))
+        return cls(time.time(), _short_summary_of(error), is_consequence(error))
 
 
 def is_consequence(error: BaseException) -> bool:
@@ -90,7 +90,12 @@ def reason_of(error: BaseException) -> str:
     TensorFlow's own error, around an error in a graph, has the text of a long traceback.
     """
     inner = _CERTAIN.search(f"{type(error).__name__}: {error}")
-    return inner[1] if inner else summary_of(error)[:_LONGEST]
+    return inner[1] if inner else _short_summary_of(error)
+
+
+def _short_summary_of(error: BaseException) -> str:
+    text = summary_of(error)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} ..."
 
 
 def chain(error: BaseException | None) -> list[BaseException]:

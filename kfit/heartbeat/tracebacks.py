@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from kfit.heartbeat.errors import chain
 from kfit.heartbeat.summaries import summary_of
+from kfit.heartbeat.warned import is_told_by_another
 from kfit.lazy import closest_name
 
 _P = ParamSpec("_P")
@@ -123,7 +124,8 @@ def of_user(error: BaseException, traceback: TracebackType | None) -> TracebackT
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Issues a warning at the line of the user's code that has called kfit.
 
-    If no code of the user's runs in this thread, it is issued at the place of `warned_at`, or else
+    Of the tasks of `kfit run` the first one that has the same warning issues it. If no code of the
+    user's runs in this thread, it is issued at the place of `warned_at`, or else
     at a line of this file.
 
     Args:
@@ -134,6 +136,8 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     assert here is not None  # CPython has frames
     place = _place_of_caller() or getattr(_of_thread, "place", None)
     place = place or Place(here.f_code.co_filename, here.f_lineno, here.f_globals)
+    if is_told_by_another(f"{place.file}:{place.line}: {message}"):
+        return
     warnings.warn_explicit(
         message,
         category,

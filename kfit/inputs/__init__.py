@@ -35,9 +35,15 @@ __all__ = [
     "as_batches",
     "columns_as_arrays",
     "has_arrays",
+    "kind_of",
     "require_arrays",
     "split_validation",
 ]
+
+
+def kind_of(x: Any) -> str:
+    """Returns what a message calls the data: the name of its class that users know."""
+    return "tf.data.Dataset" if isinstance(x, tf.data.Dataset) else type(x).__name__
 
 
 def as_batches(
@@ -87,7 +93,7 @@ def as_batches(
         )
     if callable(x):
         _check_function(x)
-    kind = type(x).__name__
+    kind = kind_of(x)
     if isinstance(x, (list, tuple, dict)) or (x is not None and is_array(x)):
         raise _not_arrays(x, y, sample_weight)
     is_pipeline = isinstance(x, tf.data.Dataset) or is_distributed(x) or _is_dataset_function(x)

@@ -36,7 +36,7 @@ def require_batches(model: keras.Model, spec: Any) -> None:
         ):
             raise ValueError(
                 f"`{name}` holds single examples, where the model's input {declared.name!r} needs "
-                f"batches, of shape {tuple(declared.shape)}. Received: shape {tuple(leaf.shape)}. "
+                f"batches, of shape {tuple(declared.shape)}. Received: shape {example}. "
                 "Batch a tf.data.Dataset by `.batch(batch_size)`; make a batch of one example by "
                 f"`{name}[None]`."
             )

@@ -26,6 +26,13 @@ _ONLY_WRITE = (
 _TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "wandb")
 """Packages whose callbacks log a run to a server or write files; on each worker they would log it
 once more."""
+_PRINT = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.LearningRateScheduler,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ReduceLROnPlateau,
+)
+"""Keras' callbacks that work on every task, and with `verbose` print on each of them."""
 _SAVES = ("save", "save_weights", "export")
 MARK = "_is_for_the_chief_only"
 """The attribute of callbacks that `kfit.callbacks.chief_only` sets."""
@@ -65,7 +72,7 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
     Used on tasks that are not the chief, while hooks of callbacks may save the model. Keras'
     ModelCheckpoint does not even create a directory: if two tasks create the same directory at the
     same time, one of them fails. But the callback updates its best value and its counters as if it
-    had saved.
+    had saved. Keras' other callbacks work, but print nothing.
 
     Such contexts may be nested, since a hook of `fit` may call `evaluate`.
 
@@ -80,6 +87,8 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             for callback in listed(callbacks):
+                if isinstance(callback, _PRINT):
+                    stack.enter_context(_silent(callback))
                 if isinstance(callback, keras.callbacks.ModelCheckpoint):
                     only_decides = partial(_only_decides, callback)
                     stack.enter_context(patched(points.SAVE_CHECKPOINT, only_decides, of=callback))
@@ -90,6 +99,16 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
                 object.__setattr__(model, name, before[name])
             else:
                 object.__delattr__(model, name)
+
+
+@contextmanager
+def _silent(callback: Any) -> Iterator[None]:
+    """Context in which one of Keras' callbacks has `verbose=0`."""
+    before, callback.verbose = callback.verbose, 0
+    try:
+        yield
+    finally:
+        callback.verbose = before
 
 
 def listed(callbacks: Any) -> list[keras.callbacks.Callback]:

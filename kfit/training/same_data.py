@@ -16,7 +16,7 @@ import tensorflow as tf
 from kfit.distribute.strategy import Strategy
 from kfit.fingerprints.pipelines import of_data
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.inputs import Batches, as_batches, columns_as_arrays, has_arrays
+from kfit.inputs import Batches, as_batches, columns_as_arrays, has_arrays, kind_of
 
 _SHOWN = 64
 """At most this many parts of the data are compared one by one, to name one that differs."""
@@ -88,7 +88,7 @@ def _require_same_data(
     views = host_collectives.all_gather([*own, zlib.crc32(repr(checksums).encode())])
     kinds, sizes, numbers, digests = views.T
     if len(set(kinds)) > 1:
-        texts = host_collectives.texts(type(x).__name__)
+        texts = host_collectives.texts(kind_of(x))
         shown = _first_two_that_differ(list(kinds), texts)
         raise ValueError(f"`x` must be of one kind on every worker. Received: {shown}")
     for name, values in (("batch_size", sizes), ("steps_per_epoch` or `steps", numbers)):

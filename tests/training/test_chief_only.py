@@ -42,6 +42,13 @@ def test_a_save_of_the_models_own_is_there_again() -> None:
     assert trained.save("nowhere") == "own"
 
 
+def test_keras_callbacks_print_nothing_but_work() -> None:
+    verbose = keras.callbacks.EarlyStopping(verbose=1)
+    with saving_nothing(model(), [verbose]):
+        assert verbose.verbose == 0
+    assert verbose.verbose == 1
+
+
 class Writes(keras.callbacks.Callback):
     """A callback of the user's that writes."""
 
