@@ -460,7 +460,8 @@ class BackupAndRestore(TrainingCallback):
             return (
                 f"{place}: the snapshot is past `epochs`={epochs}, since it is of epoch "
                 f"{epoch + (step_in_epoch > 0)}: nothing is left to train, and the model gets the "
-                f"weights of that step. To train {epochs} epochs, delete the directory"
+                f"weights of that step. To train {epochs} epoch{'s' * (epochs != 1)}, delete the "
+                "directory"
             )
         if not Label.of(snapshot.about).finished:
             return place
@@ -554,11 +555,12 @@ class BackupAndRestore(TrainingCallback):
             return self._store.size(self._written)
         except OSError as error:
             self._refuse_if_replaced()  # the new process has deleted what was being written
-            left = "the ones before it are untouched"
+            left = "the ones before it are untouched, and the same program resumes from them"
             if not os.path.isdir(self.backup_dir):
                 left = "the directory has vanished, and all snapshots with it"
             raise OSError(
                 error.errno,
-                f"The snapshot of step {step} could not be written: {error.strerror}; {left}",
+                f"`backup_dir`: the snapshot of step {step} could not be written: "
+                f"{error.strerror}; {left}",
                 error.filename or self.backup_dir,
-            ) from error
+            ) from None

@@ -15,6 +15,7 @@ tasks must do so after the same step.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -312,20 +313,32 @@ def _compare(
     if _keys(own) == _keys(other):
         return []
     lines = []
-    left = list(other)
-    for name, form in own:
-        keys = [key_of(known) for known, _ in left]
+    left = list(zip(_told_apart(other), other, strict=True))
+    for shown, (name, form) in zip(_told_apart(own), own, strict=True):
+        keys = [key_of(known) for _, (known, _) in left]
         index = keys.index(key_of(name)) if key_of(name) in keys else None
         if index is None:
-            lines.append(f"{name} {form} is not in the snapshot")
+            lines.append(f"{shown} {form} is not in the snapshot")
             continue
-        _, kept = left.pop(index)
+        _, (_, kept) = left.pop(index)
         if kept != form:
-            lines.append(f"{name} is {form}, in the snapshot {kept}")
+            lines.append(f"{shown} is {form}, in the snapshot {kept}")
     if may_lack:
         return lines
-    lines += [f"{name} {form} is only in the snapshot" for name, form in left]
+    lines += [f"{shown} {form} is only in the snapshot" for shown, (_, form) in left]
     return lines or ["the variables are in another order"]
+
+
+def _told_apart(listed: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns the names of variables, with a number where several have the same name."""
+    names = [name for name, _ in listed]
+    count = Counter(names)
+    seen: Counter[str] = Counter()
+    shown = []
+    for name in names:
+        seen[name] += 1
+        shown.append(f"{name} (no. {seen[name]})" if count[name] > 1 else name)
+    return shown
 
 
 def _keys(listed: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

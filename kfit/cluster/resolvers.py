@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
-from kfit.cluster.cluster import Cluster, ClusterError, Task
+from kfit.cluster.cluster import Cluster, ClusterError, Task, split_address
 from kfit.cluster.slurm_step import slurm_cluster
 from kfit.cluster.tf_config import describes_nothing
 
@@ -123,16 +123,19 @@ def _from_workers(environ: Environ) -> Cluster | None:
     text = environ.get("KFIT_WORKERS", "").strip()
     if not text:
         return None
-    name = "KFIT_INDEX" if environ.get("KFIT_INDEX") else "JOB_COMPLETION_INDEX"
+    addresses = tuple(part.strip() for part in text.split(","))
+    for place, address in enumerate(addresses):
+        split_address(address, f"KFIT_WORKERS[{place}]")
+    is_of_job = "JOB_COMPLETION_INDEX" in environ and not environ.get("KFIT_INDEX")
+    name = "JOB_COMPLETION_INDEX" if is_of_job else "KFIT_INDEX"
     index = environ.get(name, "")
-    if not re.fullmatch("[0-9]{1,9}", index):
+    if not re.fullmatch("[0-9]{1,9}", index) or int(index) >= len(addresses):
         raise ClusterError(
-            f"`KFIT_WORKERS` lists addresses, but `{name}`, which says which of them is this "
-            f"task's, is {index!r}; expected a whole number from 0 up. Set KFIT_INDEX, or run an "
-            "indexed Job of Kubernetes"
+            f"`{name}` is {repr(index) if index else 'not set'}; expected the place of this task "
+            f"among the {len(addresses)} addresses of KFIT_WORKERS, a whole number from 0 to "
+            f"{len(addresses) - 1}"
         )
     try:
-        addresses = tuple(part.strip() for part in text.split(","))
         return Cluster({"worker": addresses}, Task("worker", int(index)))
     except ClusterError as error:
         raise ClusterError(f"`KFIT_WORKERS` and `{name}`: {error}") from None

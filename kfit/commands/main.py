@@ -373,13 +373,16 @@ def _run(arguments: argparse.Namespace) -> int:
         from kfit.supervisor.task_logs import TaskLogs
 
         logs = TaskLogs(arguments.log_dir, arguments.log_format or "text")
-    return Supervisor(
+    code = Supervisor(
         LocalBackend(plan, prefix=prefix, logs=logs),
         grace=grace,
         max_restarts=max_restarts,
         hang_timeout=hang_timeout,
         prefix=prefix,
     ).run()
+    if code == 0 and cluster is not None and not cluster.is_chief:
+        print(f"kfit: {cluster.task} has ended well", file=sys.stderr)
+    return code
 
 
 def _what_starts(
@@ -395,7 +398,9 @@ def _what_starts(
         arguments: The options, which say whether it has an evaluator.
     """
     if cluster is not None:
-        return f"starting {cluster.task}; {cluster_source()} lists {cluster.num_workers} workers"
+        shown = "" if cluster.is_chief else "; the progress is shown where the chief runs"
+        listed = f"{cluster_source()} lists {cluster.num_workers} workers"
+        return f"starting {cluster.task}; {listed}{shown}"
     parts = ["a chief"] if ps else []
     parts += [f"{workers} worker{'s' * (workers > 1)}"]
     parts += [f"{ps} ps task{'s' * (ps > 1)}"] if ps else []

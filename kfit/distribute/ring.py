@@ -356,7 +356,10 @@ class Ring:
             distance: The neighbour, as in `_name`.
         """
         peer = self._neighbours()
-        advice = "A worker that ends or fails ends the exchange for all: see what it printed."
+        advice = (
+            "A worker that ends or fails ends the exchange for all: see what it printed. With "
+            "`kfit run --max-restarts N` on every host, all of them start again and resume."
+        )
         if isinstance(error, OSError) and error.errno in _UNREACHABLE:
             peer = self._name(distance)
             advice = f"The network, or the host of {peer}, has not answered for some seconds."

@@ -38,6 +38,7 @@ _CERTAIN_WORDS = (*_CONSEQUENCE_WORDS, "coordination service", "failed to connec
 NOT_THE_SAME = "The workers do not do the same"
 """Words of an `ExchangeError` that no other task's failure has caused: all of them are to blame."""
 _LONGEST = 500
+_MORE = " ..."
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,11 @@ def reason_of(error: BaseException) -> str:
 
 def _short_summary_of(error: BaseException) -> str:
     text = summary_of(error)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} ..."
+    if len(text) <= _LONGEST:
+        return text
+    cut = text[: _LONGEST - len(_MORE)]
+    words = cut.rpartition(" ")[0]
+    return (words if len(words) > len(cut) / 2 else cut) + _MORE
 
 
 def chain(error: BaseException | None) -> list[BaseException]:

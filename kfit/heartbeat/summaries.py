@@ -21,6 +21,8 @@ _HEADLINE = re.compile(
 )
 # Of several root errors, TensorFlow numbers each and puts its code before it.
 _ROOT_ERROR = re.compile(r"\s+\(\d+\) [A-Z_]+: +(.*)")
+# TensorFlow's own error around one that Python code in a graph has raised.
+_AROUND_ANOTHER = re.compile(r"^(?:[\w.]+\.)?(?:UnknownError|InternalError): (?=[A-Z]\w*Error: )")
 _MOST_LISTED = 3
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 # What TensorFlow adds to tell in which node of the graph, in which part of a tf.data pipeline, and
@@ -51,6 +53,7 @@ def summary_of(error: BaseException) -> str:
         # Python that TensorFlow traces puts the class before the reason.
         return reason if reason.startswith(f"{name}: ") else f"{name}: {reason}"
     lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    lines[0] = _AROUND_ANOTHER.sub("", lines[0])
     # For a SyntaxError, Python first prints the file and the line.
     at = next((i for i, line in enumerate(lines) if name in line.partition(":")[0]), 0)
     return _without_place(_with_its_list(lines[at:]))

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from kfit.argument_checks import check_seconds
-from kfit.heartbeat.tracebacks import for_user
+from kfit.heartbeat.tracebacks import for_user, say_nothing_of
 from kfit.remote import pickling
 from kfit.remote.call_files import CallFiles, Settings
 from kfit.remote.launch_error import LaunchError
@@ -230,7 +230,7 @@ def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
 def _line_of(call_files: CallFiles, failure: Failure) -> str:
     recorded = call_files.errors(failure.generation)
     raised = f"{recorded[0].task} raised {recorded[0].line}" if recorded else str(failure)
-    return f"  generation {failure.generation}: {raised}"
+    return f"  attempt {failure.generation}: {raised}"
 
 
 def _stopped(signum: int) -> BaseException:
@@ -245,9 +245,15 @@ def _stopped(signum: int) -> BaseException:
     Returns:
         The exception to raise if this process goes on after the signal.
     """
-    signal.raise_signal(signum)
+    try:
+        signal.raise_signal(signum)
+    except KeyboardInterrupt as error:
+        interrupt = error
+    else:
+        interrupt = KeyboardInterrupt()
     if signum == signal.SIGINT:
-        return KeyboardInterrupt()
+        say_nothing_of(interrupt)
+        return interrupt
     text = f"stopped by {signal_name(signum)}"
     return LaunchError(text, summary=text)
 

@@ -55,7 +55,7 @@ def pack_call(
         raise NotPicklableError(
             f"{_culprit(parts)} cannot be sent to the workers, because it cannot be pickled "
             f"({_brief(error)}). Create it inside of {name}, so that every worker has its own"
-        ) from error
+        ) from None
 
 
 def unpack_call(packed: bytes) -> Call:
@@ -80,7 +80,7 @@ def pack_result(result: Any) -> bytes:
             f"{_culprit(list(_parts_of(result)))} cannot be sent back, because it cannot be "
             f"pickled ({_brief(error)}). Return numbers, arrays, a History or a Keras model; save "
             "other objects to a file"
-        ) from error
+        ) from None
 
 
 def unpack_result(packed: bytes) -> Any:

@@ -37,6 +37,7 @@ def build(
     optimizer: bool,
     tf_strategy: Any,
     batch_size: int | None = None,
+    own_step: bool = False,
 ) -> None:
     """Builds a model, its losses, metrics and optimizer, except for parts that are built already.
 
@@ -53,14 +54,16 @@ def build(
             be.
         batch_size: The number of examples that a replica gets; None if it is not known. A model is
             built with it if it cannot be built without, as if a layer takes `x.shape[0]`.
+        own_step: Whether the model overrides the step. Then metrics and losses of `compile` are not
+            built if the data have other targets than the model has outputs: the step takes other
+            ones.
 
     Raises:
         ValueError: If the model cannot take such a batch, or has layers that cannot be built.
     """
     reach(Site.BUILDING)
-    metrics, loss = compiled_metrics(model), compiled_loss(model)
     has_targets = keras.utils.unpack_x_y_sample_weight(spec)[1] is not None
-    lacks = [part for part in (metrics, loss) if has_targets and part and not part.built]
+    lacks = unbuilt_parts(model) if has_targets else []
     if type(model).call is keras.Model.call:  # only its own steps call its layers
         _require_built(model, tf_strategy)
     elif lacks or not is_built(model):
@@ -70,15 +73,21 @@ def build(
             patched(points.REGULARIZATION_LOSS, unscaled_sum),
         ):
             try:
-                _infer(model, spec, lacks, training)
+                _infer(model, spec, lacks, training, own_step)
             except Exception:
                 if batch_size is None:
                     raise
-                _infer(model, _of_size(spec, batch_size), lacks, training)
+                _infer(model, _of_size(spec, batch_size), lacks, training, own_step)
     own = getattr(model, "optimizer", None)
     if optimizer and own is not None and not own.built:
         adopt(own, model.trainable_variables, tf_strategy)
         own.build(model.trainable_variables)
+
+
+def unbuilt_parts(model: keras.Model) -> list[Any]:
+    """Returns which of the losses and the metrics of `compile` are not built."""
+    parts = (compiled_metrics(model), compiled_loss(model))
+    return [part for part in parts if part and not part.built]
 
 
 def _require_built(model: keras.Model, tf_strategy: Any) -> None:
@@ -107,9 +116,10 @@ def _require_built(model: keras.Model, tf_strategy: Any) -> None:
 
 
 def build_by_step(model: keras.Model, spec: Any, step: str) -> None:
-    """Builds the layers that only a step of the model's own calls, by tracing this step.
+    """Builds what only a step of the model's own calls, by tracing this step.
 
-    Keras builds such layers when it traces the first step. On several replicas the step must not
+    This may be layers, or losses and metrics of `compile`. Keras builds them when it traces the
+    first step. On several replicas the step must not
     create variables. So it is traced once as for one device, outside of the strategy's scope, and
     the graph is dropped; nothing is computed. Optimizers, which may be on several devices already,
     are left out.
@@ -143,7 +153,7 @@ def _tensor_spec(part: Any) -> Any:
     return tf.TensorSpec(part.shape, part.dtype)
 
 
-def _infer(model: keras.Model, spec: Any, lacks: list[Any], training: bool) -> None:
+def _infer(model: keras.Model, spec: Any, lacks: list[Any], training: bool, own_step: bool) -> None:
     """Calls a model without data, and then its metrics and its loss, which builds all of them.
 
     Args:
@@ -151,6 +161,7 @@ def _infer(model: keras.Model, spec: Any, lacks: list[Any], training: bool) -> N
         spec: As for `build`.
         lacks: What must be built of the compiled metrics and the compiled loss.
         training: As for `build`.
+        own_step: As for `build`.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
     try:
@@ -159,6 +170,8 @@ def _infer(model: keras.Model, spec: Any, lacks: list[Any], training: bool) -> N
         if not training:
             raise
         y_pred = infer_output(model, x, training=True)
+    if own_step and len(keras.tree.flatten(y)) != len(keras.tree.flatten(y_pred)):
+        return
     if compiled_metrics(model) in lacks:
         infer_output(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
     if compiled_loss(model) in lacks:

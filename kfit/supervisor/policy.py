@@ -286,7 +286,9 @@ class SupervisorPolicy:
             error = self._error_of(life, first)
             own = life.tasks.error(exit.name)
             if own is not None and own.is_consequence:
-                text = f"{self._describe(life, exit)}, because {first.name} failed: {error}"
+                # Without restarts the last line of the run has the error.
+                why = f": {error}" if self._restarts.budget else ""
+                text = f"{self._describe(life, exit)}, because {first.name} failed{why}"
             else:
                 text = f"{first.name} failed: {error}; {self._describe_whole(life, exit)}"
         # Without restarts the last line of the run says what all tasks have in common.
@@ -436,7 +438,7 @@ class SupervisorPolicy:
         elif life.cause is None:
             self.exit_code = 0
             if self._generation:
-                self._say(f"all tasks ended well in generation {self._generation}")
+                self._say(f"all tasks ended well in attempt {self._generation}")
         elif isinstance(life.cause, int):
             failure = life.first_failure
             # A run that was stopped by a signal is no success, even if its tasks ended with 0.
@@ -461,7 +463,7 @@ class SupervisorPolicy:
         )
         if self._restarts.is_repeated and self._restarts.failures <= self._restarts.budget:
             self._say(
-                "the same error ended two generations in a row, and the second made no progress; a "
+                "the same error ended two attempts in a row, and the second made no progress; a "
                 "restart would end so again, so there is none"
             )
         if delay is None or self._is_last:
@@ -474,7 +476,7 @@ class SupervisorPolicy:
         # With several tasks, the cause was printed when the others were asked to stop.
         is_alone = len(life.tasks.names) == 1 and isinstance(cause, TaskExit)
         why = f"{self._describe_whole(life, cause)}; " if is_alone else ""
-        self._say(f"{why}generation {self._generation + 1} starts in {delay:.1f} s ({counted})")
+        self._say(f"{why}attempt {self._generation + 1} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
 
     def _note(self, life: _Life, cause: TaskExit | Hang) -> None:

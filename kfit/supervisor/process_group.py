@@ -293,7 +293,10 @@ class Generation:
         if unprinted := self._heartbeats.unprinted(name):
             is_shown = unprinted.is_interrupt and not self._is_ending
             self._streams.add(name, unprinted.text, is_shown=is_shown)
-        self._on_exit(TaskExit(name, returncode))
+        ended = TaskExit(name, returncode)
+        if returncode < 0:
+            self._streams.add(name, f"kfit: {ended}", is_shown=False)
+        self._on_exit(ended)
 
 
 def _kill_group(group: int) -> None:

@@ -52,12 +52,12 @@ def report_failure(say: Callable[[str], None], failures: Sequence[Failure]) -> N
         failures: The failures of all attempts, including the last one.
     """
     if len(failures) > 1:
-        say("gave up; what ended each generation:")
+        say("gave up; what ended each attempt:")
         left_out = len(failures) - _MOST_FAILURES
         if left_out > 0:
             say(f"  ({left_out} earlier ones)")
         for failure in failures[-_MOST_FAILURES:]:
-            say(f"  generation {failure.generation}: {failure}")
+            say(f"  attempt {failure.generation}: {failure}")
     say(f"error: {failures[-1]}{failures[-1].hint}")
 
 

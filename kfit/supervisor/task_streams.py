@@ -55,6 +55,7 @@ class TaskStreams:
         self._threads: list[threading.Thread] = []
         self._expects_end = False
         self._aborted: set[str] = set()
+        self._in_bar = False  # whether the last line of the chief's stdout was of its bar
         self._logs: dict[str, TaskLog] = {}
         if logs is not None:
             self._logs = {name: logs.open(name, attempt, output.say) for name in names}
@@ -168,7 +169,8 @@ class TaskStreams:
     def _emit(self, name: str, stream: str, is_filtered: bool, line: Line) -> None:
         self._keep(name, stream, line.text)
         if not (is_filtered and self._tells_nothing(name, line.text)):
-            self._output.write(self._stream(stream), self._named(name, stream, line).rstrip())
+            prefix = "" if self._is_of_bar(name, stream, line) else _prefix_of(name)
+            self._output.write(self._stream(stream), f"{prefix}{line.text}".rstrip())
 
     def _tells_nothing(self, name: str, line: str) -> bool:
         """Returns whether a line on a task's stderr is not printed.
@@ -187,6 +189,16 @@ class TaskStreams:
     def _named(self, name: str, stream: str, line: Line) -> str:
         is_bar = line.is_rewritten and self._is_bar_of_cluster(name, stream)
         return line.text if is_bar else f"{_prefix_of(name)}{line.text}"
+
+    def _is_of_bar(self, name: str, stream: str, line: Line) -> bool:
+        """Returns whether a line that has ended is the bar of the cluster, or goes on with it.
+
+        The last state of a bar that is too wide for the terminal has several lines.
+        """
+        if not self._is_bar_of_cluster(name, stream):
+            return False
+        self._in_bar = line.is_rewritten or (self._in_bar and line.text.startswith("  "))
+        return self._in_bar
 
     def _is_bar_of_cluster(self, name: str, stream: str) -> bool:
         """Returns whether progress bars of this output need no name, since the chief shows them."""

@@ -26,9 +26,9 @@ def bar_line(
     """Returns a line of the bar with additions, as wide as the terminal at most.
 
     If it is too wide, the bar itself becomes shorter first. Then the time of a step is left out,
-    which the examples per second tell as well, then the additions, the first one first. Keras'
-    metrics are cut off only if nothing else helps, and never in the last state of the line: this
-    loses the bar itself first. If it is still too wide, it is wrapped between two metrics.
+    which the examples per second tell as well, then the additions, the first one first, and then
+    the bar itself. If it is still too wide, the last of Keras' metrics are left out, but the last
+    state of the line is wrapped between two metrics.
 
     Args:
         line: The line as Keras prints it.
@@ -55,7 +55,7 @@ def bar_line(
             return finish(shorter)
     if is_last:
         return finish(_wrapped(_BAR_AND_SPACE.sub("", without_time), columns))
-    return finish(cut(_with_shorter_bar(without_time, columns), columns))
+    return finish(_of_whole_metrics(_BAR_AND_SPACE.sub("", without_time), columns))
 
 
 def _with_shorter_bar(text: str, excess: int) -> str:
@@ -69,6 +69,17 @@ def _with_shorter_bar(text: str, excess: int) -> str:
         return f"{drawn}\x1b[37m{'━' * (width - done)}\x1b[0m"
 
     return text if excess <= 0 else _BAR.sub(shortened, text, count=1)
+
+
+def _of_whole_metrics(text: str, columns: int) -> str:
+    """Returns the line without those of its last metrics for which there is no room."""
+    shown, *metrics = text.split(" - ")
+    for metric in metrics:
+        longer = f"{shown} - {metric}"
+        if width_of(longer) > columns:
+            break
+        shown = longer
+    return cut(shown, columns)
 
 
 def _wrapped(text: str, columns: int) -> str:

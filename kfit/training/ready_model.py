@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import keras
 
@@ -18,7 +18,13 @@ from kfit.fingerprints import of_model
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches
 from kfit.internals.layers import all_layers
-from kfit.steps.build import build, build_by_step, is_built, naming_wrong_data
+from kfit.steps.build import (
+    build,
+    build_by_step,
+    is_built,
+    naming_wrong_data,
+    unbuilt_parts,
+)
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.fixed_sizes import naming_size
 from kfit.steps.jit import resolved_jit
@@ -56,6 +62,7 @@ class ReadyModel:
         self._heartbeat = heartbeat
         self._placement = Placement(model, strategy)
         self._is_compared = False
+        self._left: dict[str, list[Any]] = {}
         self.turns = Turns()
         self.graphs = Graphs(model, strategy, self._placement, heartbeat)
 
@@ -180,8 +187,8 @@ class ReadyModel:
             train: Whether the optimizer is built, too.
 
         Returns:
-            False if the layers must be built by `build_by_step`. With one replica they are built
-            when the first step is traced.
+            False if layers, losses or metrics must be built by `build_by_step`. With one replica
+            they are built when the first step is traced.
         """
         model, spec = self._model, batches.spec
         with_optimizer = train and self.graphs.has_default("train_step")
@@ -194,13 +201,29 @@ class ReadyModel:
                 optimizer=with_optimizer,
                 tf_strategy=self._strategy.tf_strategy,
                 batch_size=examples and -(-examples // self._strategy.num_replicas),
+                own_step=overrides(model, step),
             )
         except Exception:
             builder = self._other_builder(step)
             if builder is None:
                 raise
             return builder == "tracing"
-        return True
+        return not self._left_to(step)
+
+    def _left_to(self, step: str) -> bool:
+        """Returns whether losses or metrics of `compile` wait for a step of the model's own.
+
+        A step that has left them once, since it does not use them, is not asked again.
+
+        Args:
+            step: The name of the step.
+        """
+        left = unbuilt_parts(self._model)
+        if not left or self._strategy.num_replicas == 1 or not overrides(self._model, step):
+            return False
+        is_new = self._left.get(step) != left
+        self._left[step] = left
+        return is_new
 
     def _other_builder(self, step: str) -> Literal["tracing", "step"] | None:
         """Says what builds the layers of a model that cannot be called with the data.
@@ -209,7 +232,7 @@ class ReadyModel:
             step: The name of the step that gets the data.
 
         Returns:
-            "tracing" if no layer is left to build, or the layers are built when the step is traced,
+            "tracing" if nothing is left to build, or the layers are built when the step is traced,
             which one replica can do; "step" if the model's own step must be run on some data first;
             None if nothing builds them, and the data or the model are wrong.
         """
@@ -218,6 +241,7 @@ class ReadyModel:
         if not own_steps and is_built(self._model):
             return None
         layers = (layer for layer in all_layers(self._model) if layer is not self._model)
-        if self._strategy.num_replicas == 1 or (own_steps and all(one.built for one in layers)):
+        is_built_whole = all(one.built for one in layers) and not self._left_to(step)
+        if self._strategy.num_replicas == 1 or (own_steps and is_built_whole):
             return "tracing"
         return "step" if overrides(self._model, step) else None

@@ -77,10 +77,11 @@ def refuse_another(
     raise SnapshotMismatchError(
         f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
         + "\n  ".join(map(printable, dict.fromkeys(lines)))
-        + "\nGive `fit` what it was saved with, or another directory; or say which `parts` of it, "
-        + f"any of {', '.join(map(repr, PARTS))}."
+        + "\nGive `fit` what it was saved with, or `BackupAndRestore` another directory, or delete "
+        + "this one to train anew. To restore some `parts` of it only, pass any of "
+        + f"{list(PARTS)}."
         + (
-            f" If the change is meant, say `allow_changes={change}`."
+            f" If the change is meant, pass `allow_changes={change}`."
             if change and not impossible
             else ""
         )

@@ -24,6 +24,7 @@ from typing import Any
 
 from kfit.heartbeat import VARIABLE, Heartbeat
 from kfit.heartbeat.stop_notes import ON_ANOTHER
+from kfit.heartbeat.terminal import in_notebook
 from kfit.heartbeat.tracebacks import say_nothing_of
 
 _HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -130,7 +131,8 @@ def tell_what_is_saved(
         is_chief: Whether this task is the chief.
         is_own: Whether this task has got a signal itself, and not only another one.
     """
-    what = f"saved in {saved_in}; the same command resumes there"
+    again = "running the cell again" if in_notebook(sys.stdout) else "the same command"
+    what = f"saved in {saved_in}; {again} resumes there"
     if not saved_in:
         what = "nothing was saved (kfit.callbacks.BackupAndRestore would save it)"
     text = f"{'' if is_own else ON_ANOTHER}after step {step}; {what}"

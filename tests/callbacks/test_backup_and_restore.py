@@ -477,8 +477,8 @@ def test_a_disk_that_is_mounted_read_only_fails_before_training(tmp_path: Path) 
 def test_on_a_disk_that_is_really_full_training_ends_and_a_later_one_saves(tmp_path: Path) -> None:
     told = on_a_disk(tmp_path, "size=6m")
     assert told["error"].startswith(
-        "[Errno 28] The snapshot of step 6 could not be written: No space left on device; the ones "
-        "before it are untouched: "
+        "[Errno 28] `backup_dir`: the snapshot of step 6 could not be written: No space left on "
+        "device; the ones before it are untouched, and the same program resumes from them: "
     )
     assert told["steps"] <= 8
     assert [SnapshotName.parse(name).step for name in told["names"]] == [2, 4]

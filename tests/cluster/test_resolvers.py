@@ -102,15 +102,21 @@ def test_what_each_source_describes() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"JOB_COMPLETION_INDEX": ""}, "`JOB_COMPLETION_INDEX`, which says which"),
-        ({"KFIT_INDEX": "-1"}, "`KFIT_INDEX`, which says which"),
-        ({"KFIT_INDEX": "3"}, "`KFIT_WORKERS` and `KFIT_INDEX`: `task.index` is 3"),
-        ({"KFIT_WORKERS": "a:1,a:1,b"}, "`KFIT_WORKERS` and `JOB_COMPLETION_INDEX`"),
+        ({"JOB_COMPLETION_INDEX": ""}, "`JOB_COMPLETION_INDEX` is not set"),
+        ({"KFIT_INDEX": "-1"}, "`KFIT_INDEX` is '-1'; expected the place"),
+        ({"KFIT_INDEX": "3"}, "among the 3 addresses of KFIT_WORKERS, a whole number from 0 to 2"),
+        ({"KFIT_WORKERS": "a:1,b,c:3"}, r"`KFIT_WORKERS\[1\]` is 'b', which has no port"),
+        ({"KFIT_WORKERS": "a:1,a:1,b:2"}, "`KFIT_WORKERS` and `JOB_COMPLETION_INDEX`"),
     ],
 )
 def test_workers_that_cannot_be_meant_are_refused(change: dict[str, str], message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         current_cluster({**WORKERS, **change})
+
+
+def test_a_missing_index_is_named_as_people_set_it() -> None:
+    with pytest.raises(ClusterError, match="`KFIT_INDEX` is not set; expected the place"):
+        current_cluster({"KFIT_WORKERS": "a:1,b:2"})
 
 
 def two_free_ports() -> int:

@@ -62,6 +62,9 @@ def test_the_reason_of_a_consequence_is_one_line() -> None:
 def test_the_class_and_the_message_are_one_line() -> None:
     assert TaskError.of(ValueError("one\ntwo")).summary == "ValueError: one"
     assert len(TaskError.of(ValueError("x" * 1000)).summary) == 500
+    words = TaskError.of(ValueError("word " * 1000)).summary
+    assert len(words) <= 500
+    assert words.endswith(" word ...")
     with pytest.raises(SyntaxError) as raised:
         compile("a b", "program.py", "exec")
     assert TaskError.of(raised.value).summary.startswith("SyntaxError: ")

@@ -64,7 +64,7 @@ def _check_sidecars(life: Life) -> list[Violation]:
     for attempt in attempts(life.text):
         for name in {"worker 0", "worker 1"}:
             lines = re.findall(
-                rf"^\[{name}\] kfit: .*generation \d+ starts in.*$", attempt.text, re.MULTILINE
+                rf"^\[{name}\] kfit: .*attempt \d+ starts in.*$", attempt.text, re.MULTILINE
             )
             hits = [
                 fault

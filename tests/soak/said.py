@@ -34,7 +34,7 @@ def attempts(text: str) -> list[Attempt]:
     for line in text.splitlines():
         lines.append(line)
         # The lines of tasks begin with their names, so this one is of the run itself.
-        if re.match(r"kfit: .*\bgeneration \d+ starts in", line):
+        if re.match(r"kfit: .*\battempt \d+ starts in", line):
             found.append(Attempt(len(found), "\n".join(lines), was_restarted=True))
             lines = []
     return [*found, Attempt(len(found), "\n".join(lines), was_restarted=False)]

@@ -69,6 +69,8 @@ def test_on_replicas_the_size_is_named() -> None:
 class WithoutCall(keras.Model):
     """Only its training step calls its layer, which the first call builds."""
 
+    compiled_with: Any = None
+
     def __init__(self) -> None:
         super().__init__()
         self.dense = keras.layers.Dense(1)
@@ -89,14 +91,38 @@ class WithAnotherCall(WithoutCall):
         return self.dense(inputs["rows"])
 
 
-@pytest.mark.parametrize("kind", [WithoutCall, WithAnotherCall])
+class OfBuiltLayers(WithoutCall):
+    """Its layer is built, but only its training step updates the metrics of `compile`."""
+
+    compiled_with = ("mae",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense.build((None, 3))
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        super().train_step(data)
+        return self.compute_metrics(x, y, self.dense(keras.ops.mean(x, axis=1)))
+
+
+class OfBuiltLayersWithAnotherCall(OfBuiltLayers):
+    """The same, with a `call` that takes something else than the data."""
+
+    def call(self, inputs: dict[str, Any]) -> Any:
+        return self.dense(inputs["rows"])
+
+
+@pytest.mark.parametrize(
+    "kind", [WithoutCall, WithAnotherCall, OfBuiltLayers, OfBuiltLayersWithAnotherCall]
+)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_layers_that_the_first_step_builds(kind: Any, optimizer: str) -> None:
+def test_what_the_first_step_builds(kind: Any, optimizer: str) -> None:
     trained = []
     for strategy in (None, kfit.distribute.Mirrored(["CPU:0", "CPU:1"])):
         keras.utils.set_random_seed(1)
         model = kind()
-        model.compile(optimizer)
+        model.compile(optimizer, metrics=kind.compiled_with)
         fixed = {"batch_size": BATCH_SIZE, "epochs": 2, "shuffle": False, "verbose": 0}
         if strategy is None:
             model.fit(*rows(), **fixed)
@@ -104,3 +130,47 @@ def test_layers_that_the_first_step_builds(kind: Any, optimizer: str) -> None:
             kfit.fit(model, *rows(), **fixed, strategy=strategy)
         trained.append(model.get_weights())
     assert all(np.allclose(*pair, atol=1e-5) for pair in zip(*trained, strict=True))
+
+
+class OfPairs(keras.Sequential):
+    """Takes pairs of batches, as consistency training does, and no targets of its outputs."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        (x, _), (noisy, y) = data
+        with tf.GradientTape() as tape:
+            y_pred = self(noisy, training=True)
+            loss = keras.ops.mean((y_pred - self(x)) ** 2)
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return self.compute_metrics(x, y, y_pred)
+
+
+class OfImages(keras.Sequential):
+    """Takes no targets, but computes the metrics of `compile`."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            y_pred = self(data, training=True)
+            loss = keras.ops.mean((y_pred[:, :1] - data) ** 2)
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return self.compute_metrics(data, keras.ops.cast(data[:, 0] > 0, "int32"), y_pred)
+
+
+@pytest.mark.parametrize("kind", [OfPairs, OfImages])
+def test_metrics_get_the_targets_that_the_step_takes(kind: Any) -> None:
+    x = np.random.default_rng(0).normal(size=(EXAMPLES, 3)).astype("float32")
+    labels = (x[:, 0] > 0).astype("int32")
+    pairs = ((x, labels), (x + 0.1, labels))
+    data = tf.data.Dataset.from_tensor_slices(pairs if kind is OfPairs else x).batch(BATCH_SIZE)
+    seen = []
+    for strategy in (None, kfit.distribute.Mirrored(["CPU:0", "CPU:1"])):
+        keras.utils.set_random_seed(1)
+        model = kind([keras.Input((3,)), keras.layers.Dense(3, "softmax")])
+        model.compile("sgd", metrics=["accuracy"])
+        if strategy is None:
+            seen.append(model.fit(data, epochs=2, verbose=0).history)
+        else:
+            seen.append(kfit.fit(model, data, epochs=2, verbose=0, strategy=strategy).history)
+    assert seen[0]["accuracy"] == pytest.approx(seen[1]["accuracy"])
+    assert seen[0]["accuracy"][0] > 0

@@ -173,14 +173,14 @@ def test_a_crash_loop_is_reported_whole() -> None:
     assert (
         world.lines[-4:]
         == [
-            "gave up; what ended each generation:",
-            "  generation 0: worker 1 ended with exit code 1 at step 7: last words of worker 1",
-            "  generation 1: worker 1 was killed by SIGKILL at step 7",
-            "  generation 2: worker 1 ended with exit code 3 at step 7: last words of worker 1",
+            "gave up; what ended each attempt:",
+            "  attempt 0: worker 1 ended with exit code 1 at step 7: last words of worker 1",
+            "  attempt 1: worker 1 was killed by SIGKILL at step 7",
+            "  attempt 2: worker 1 ended with exit code 3 at step 7: last words of worker 1",
             "error: worker 1 ended with exit code 3 at step 7: last words of worker 1",
         ][1:]
     )
-    assert "gave up; what ended each generation:" in world.lines
+    assert "gave up; what ended each attempt:" in world.lines
 
 
 def test_a_preempted_task_costs_no_restart() -> None:
@@ -191,7 +191,7 @@ def test_a_preempted_task_costs_no_restart() -> None:
         world.exit_all(143)
         assert world.wait() == 0.25
     assert len(world.generations) == 10
-    assert world.lines[-1] == "generation 9 starts in 0.2 s (a preemption, which costs no restart)"
+    assert world.lines[-1] == "attempt 9 starts in 0.2 s (a preemption, which costs no restart)"
     assert "worker 0 ended with exit code 143, preempted at step 9" in world.lines[-2]
 
 
@@ -200,7 +200,7 @@ def test_a_lone_task_says_why_it_starts_again() -> None:
     world.step(3)
     world.exit("worker 0", -9)
     assert world.lines == [
-        "worker 0 was killed by SIGKILL at step 3; generation 1 starts in 0.2 s (restart 1 of 2)"
+        "worker 0 was killed by SIGKILL at step 3; attempt 1 starts in 0.2 s (restart 1 of 2)"
     ]
 
 
@@ -350,7 +350,7 @@ def test_an_error_that_comes_again_at_the_same_step_ends_the_restarts() -> None:
         world.exit_all(-15)
     assert world.life.exit_code == 1
     assert len(world.generations) == 2
-    assert any("the same error ended two generations in a row" in line for line in world.lines)
+    assert any("the same error ended two attempts in a row" in line for line in world.lines)
     assert world.lines[-1] == "error: worker 1 ended with exit code 1 at step 7: ValueError: wrong"
 
 
@@ -402,8 +402,7 @@ def test_a_cause_that_is_known_already_is_not_waited_for() -> None:
     world.note("worker 1", "PeerFailedError: x", is_consequence=True)
     world.exit("worker 1", 1)
     assert world.lines == [
-        "worker 1 ended with exit code 1, because worker 0 failed: OSError: disk; stopping "
-        "worker 0, worker 2"
+        "worker 1 ended with exit code 1, because worker 0 failed; stopping worker 0, worker 2"
     ]
     assert world.tasks.signals == [signal.SIGTERM]
     world.exit_all(-15)

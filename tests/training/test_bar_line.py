@@ -35,13 +35,14 @@ def test_everything_fits_into_a_wide_terminal() -> None:
         ),
         (70, "137/469 ━━─ 1s - accuracy: 0.9123 - loss: 0.1234 - saved step 49"),
         (60, "137/469 ━━━─── 1s 3ms/step - accuracy: 0.9123 - loss: 0.1234"),
-        (30, "137/469 ━── 1s - accuracy: 0.9"),
+        (30, "137/469 1s - accuracy: 0.9123"),
+        (28, "137/469 1s"),
     ],
 )
 def test_what_is_left_out_of_a_narrow_terminal(columns: int, expected: str) -> None:
     text = shown(columns)
     assert width_of(text) <= columns
-    assert text.startswith("137/469 ━")
+    assert ("━" in text) == ("━" in expected)
     without_bar = expected.translate({ord("━"): None, ord("─"): None})
     assert text.translate({ord("━"): None, ord("─"): None}) == without_bar
 

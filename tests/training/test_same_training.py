@@ -147,7 +147,10 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "activation": ({"activation": "tanh"}, r"model: dense \(\d\).activation is tanh"),
     "metrics": ({"metrics": ["mae"]}, r"metrics: metrics is \['mae'\]"),
     "batch_size": ({"fit": {"batch_size": 10}}, "data: global batch size is 10, in the snapshot 8"),
-    "units": ({"units": 6}, r"model: .*kernel is \(4, 6\) float32, in the snapshot \(4, 5\)"),
+    "units": (
+        {"units": 6},
+        r"model: .*kernel \(no. 1\) is \(4, 6\) float32, in the snapshot \(4, 5\)",
+    ),
 }
 OTHER_VARIABLES = ("class", "units", "metrics")
 """Changes after which the snapshot's variables fit no variables of the model."""
