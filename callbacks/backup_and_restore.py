@@ -539,7 +539,8 @@ class BackupAndRestore(TrainingCallback):
             if not told:
                 warn_user(
                     f"The weights hold NaN or infinity at step {step}: neither this state is "
-                    "saved, nor any later one until they are finite again."
+                    "saved, nor any later one until they are finite again. "
+                    "`kfit.callbacks.RollBack` would go back and leave out the batch."
                 )
             return None
         self._refuse_if_replaced()

@@ -12,6 +12,7 @@ from kfit.callbacks.monitor import Mode, Monitor
 from kfit.checkpoint.schema import count, each, is_a, number, optional, record
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.heartbeat.tracebacks import warn_user
+from kfit.lazy import closest_name
 from kfit.saving import write_path
 from kfit.training.callback import TrainingCallback
 from kfit.user_files.file_template import FileTemplate
@@ -150,7 +151,6 @@ class ModelCheckpoint(TrainingCallback):
 
     def on_due(self) -> None:
         """Saves the model after the current step; called if `is_due` has returned True."""
-        assert self.training is not None
         at = self._progress
         self._saved_step = at.step
         place = {"epoch": at.epoch + 1, "batch": at.step_in_epoch, "step": at.step}
@@ -192,7 +192,6 @@ class ModelCheckpoint(TrainingCallback):
 
     @property
     def _progress(self) -> Any:
-        assert self.training is not None
         return self.training.progress
 
     def _save(self, place: dict[str, int], logs: dict[str, Any]) -> None:
@@ -233,9 +232,13 @@ class ModelCheckpoint(TrainingCallback):
         """
         value = logs.get(self.monitor)
         if value is None or np.ndim(value) > 0:
+            meant = closest_name(self.monitor, logs)
+            hint = f" Did you mean {meant!r}?" if meant else ""
+            if self.monitor.startswith("val_") and not any(k.startswith("val_") for k in logs):
+                hint = " Names with `val_` need `validation_data`."
             raise ValueError(
                 f"`monitor` must name a number in the logs with save_best_only=True. Received: "
-                f"{self.monitor!r}; the logs have {sorted(logs)}"
+                f"{self.monitor!r}; the logs have {sorted(logs)}.{hint}"
             )
         self._monitor.resolve(self.model)
         if not np.isfinite(value) and self._is_chief:

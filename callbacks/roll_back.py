@@ -104,7 +104,6 @@ class RollBack(TrainingCallback):
         """
         if reason == "stop":
             return
-        assert self.training is not None
         now = self.training.snapshot()
         if not self._is_bad() and (self._on != "nan" or is_finite(now.state["variables"])):
             self._good, self._skipped = now, 0
@@ -135,7 +134,6 @@ class RollBack(TrainingCallback):
 
     @property
     def _progress(self) -> Any:
-        assert self.training is not None
         return self.training.progress
 
     @property
@@ -147,7 +145,6 @@ class RollBack(TrainingCallback):
 
         The result is stored, so that a function of the user's is called only once for each step.
         """
-        assert self.training is not None
         if self._judged is None or self._judged[0] != self._place:
             logs = self.training.logs
             if callable(self._on):
@@ -168,7 +165,6 @@ class RollBack(TrainingCallback):
         Raises:
             RuntimeError: If there are more than `max_rollbacks` rollbacks.
         """
-        assert self.training is not None
         assert self._good is not None
         skips = self._skip and self._bad_at is not None
         if not skips or self._skipped:  # the batch that caused it was counted when it went wrong
@@ -181,12 +177,11 @@ class RollBack(TrainingCallback):
         epoch, step = self._place
         to = self._good.about["step"]
         if skips:
-            warn_user(f"Skipping batch {step - 1} of epoch {epoch}.")
+            warn_user(f"Leaving out the batch of step {step} of epoch {epoch + 1}.")
             self._skipped += 1  # as well as those between the good state and this batch
         else:
-            warn_user(
-                f"Training went wrong by step {step} of epoch {epoch}; going back to step {to}."
-            )
+            when = f"by step {step} of epoch {epoch + 1}" if step else f"in epoch {epoch}"
+            warn_user(f"Training went wrong {when}; going back to step {to} of the training.")
         self._judged = None
         if self._skip:
             self._bad_at = max(self._bad_at or self._place, self._place)

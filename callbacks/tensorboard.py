@@ -118,7 +118,7 @@ class TensorBoard(TrainingCallback):
             ValueError: If the model is trained by `keras.Model.fit`, which does not call the hooks
                 that some of the arguments need.
         """
-        if self.training is None and (names := self._needing_kfit()):
+        if not self.training and (names := self._needing_kfit()):
             raise ValueError(
                 f"{', '.join(names)} can't be used under keras.Model.fit. Train by kfit.Trainer, "
                 "kfit.Model or kfit.fit, or use keras.callbacks.TensorBoard."
@@ -181,7 +181,6 @@ class TensorBoard(TrainingCallback):
     def on_due(self) -> None:
         """Writes the losses and metrics after the current step, if this is due."""
         if self._is_update_due and self._is_chief:
-            assert self.training is not None
             self._write_graph_once()
             values = self.training.logs | learning_rates(self.model.optimizer)
             values |= self._speed(self._update_speed)

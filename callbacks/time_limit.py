@@ -43,10 +43,8 @@ class TimeLimit(TrainingCallback):
 
         If the chief returns True, `on_due` is called on all workers.
         """
-        assert self.training is not None
         return self.training.is_chief and time.monotonic() - self._begun >= self._seconds
 
     def on_due(self) -> None:
         """Interrupts training after the current step; called on all workers when the time is up."""
-        assert self.training is not None
         self.training.interrupted = True

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from kfit.heartbeat.tracebacks import place_of_caller, warned_at
+
 _NICE = 10
 _T = TypeVar("_T")
 
@@ -54,12 +56,14 @@ class Writer:
                 this error yet. Then `write` is not started.
         """
         self.wait()
+        place = place_of_caller()
 
         def work() -> None:
             _step_back()
             begun = time.monotonic()
             try:
-                result = write()
+                with warned_at(place):
+                    result = write()
                 if done is not None:
                     done(result, time.monotonic() - begun)
             except BaseException as error:

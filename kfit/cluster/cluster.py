@@ -9,7 +9,7 @@ finds the cluster in the environment variables. All of them use only the standar
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,7 @@ class Cluster:
             what is invalid.
     """
 
-    addresses: Mapping[str, tuple[str, ...]] = field(hash=False)
+    addresses: Mapping[str, Sequence[str]] = field(hash=False)
     task: Task
 
     def __post_init__(self) -> None:

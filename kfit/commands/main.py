@@ -373,14 +373,16 @@ def _run(arguments: argparse.Namespace) -> int:
         from kfit.supervisor.task_logs import TaskLogs
 
         logs = TaskLogs(arguments.log_dir, arguments.log_format or "text")
-    code = Supervisor(
+    supervisor = Supervisor(
         LocalBackend(plan, prefix=prefix, logs=logs),
         grace=grace,
         max_restarts=max_restarts,
         hang_timeout=hang_timeout,
         prefix=prefix,
-    ).run()
-    if code == 0 and cluster is not None and not cluster.is_chief:
+    )
+    code = supervisor.run()
+    # After restarts the supervisor says itself that all has ended well.
+    if code == 0 and cluster is not None and not (cluster.is_chief or supervisor.failures):
         print(f"kfit: {cluster.task} has ended well", file=sys.stderr)
     return code
 

@@ -205,5 +205,4 @@ class StopAtStep(TrainingCallback):
 
     @property
     def _at(self) -> int:
-        assert self.training is not None
         return self.training.progress.step

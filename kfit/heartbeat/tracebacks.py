@@ -134,7 +134,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """
     here = inspect.currentframe()
     assert here is not None  # CPython has frames
-    place = _place_of_caller() or getattr(_of_thread, "place", None)
+    place = place_of_caller() or getattr(_of_thread, "place", None)
     place = place or Place(here.f_code.co_filename, here.f_lineno, here.f_globals)
     if is_told_by_another(f"{place.file}:{place.line}: {message}"):
         return
@@ -175,7 +175,7 @@ def place_of(function: Callable[..., Any]) -> Place | None:
     code, names = getattr(plain, "__code__", None), getattr(plain, "__globals__", {})
     if code is not None and _package_of_module(names) not in _BETWEEN:
         return Place(code.co_filename, code.co_firstlineno, names)
-    return _place_of_caller()
+    return place_of_caller()
 
 
 @contextlib.contextmanager
@@ -192,7 +192,7 @@ def warned_at(place: Place | None) -> Iterator[None]:
         _of_thread.place = before
 
 
-def _place_of_caller() -> Place | None:
+def place_of_caller() -> Place | None:
     """Returns the line of the user's code that has called kfit in this thread, if there is one."""
     frame = inspect.currentframe()
     while frame is not None and _package_of(frame) in _BETWEEN:
@@ -200,6 +200,22 @@ def _place_of_caller() -> Place | None:
     if frame is None:
         return None
     return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+
+
+def with_callers(traceback: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback that begins with the user's lines which have called kfit.
+
+    That of an error which kfit prints where it was caught begins only there.
+
+    Args:
+        traceback: The traceback of an error that this thread has caught.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if _package_of(frame) not in _BETWEEN:
+            traceback = TracebackType(traceback, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return traceback
 
 
 def say_nothing_of(error: BaseException) -> None:

@@ -254,7 +254,7 @@ def check_job(job: Job, options: PodOptions, *, longest_suffix: str) -> None:
         raise CommandError(f"`--memory` is {job.memory!r}; expected a quantity such as 16Gi")
     if options.backup_claim is not None and not (job.backup_dir or "").startswith("/"):
         raise CommandError(
-            f"`--backup-dir` is {job.backup_dir!r}; expected the absolute path at which "
+            f"`--backup-dir` is {repr(job.backup_dir) if job.backup_dir else 'missing'}; expected the absolute path at which "
             "`--backup-claim` is mounted, the `backup_dir` of BackupAndRestore"
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import keras
 
@@ -35,10 +35,10 @@ class TrainingCallback(keras.callbacks.Callback):
     - `load_state_dict(state)` gets this dict back when training resumes, after `on_train_begin`.
 
     Attributes:
-        training: The state of the `fit` that is running; None if no `fit` of kfit is running.
+        training: The state of the `fit` that is running; None outside of the `fit` of kfit.
     """
 
-    training: FitState | None = None
+    training: FitState = cast("FitState", None)  # in hooks of kfit it is always there
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Leaves out kfit's frames of the errors of wrong arguments, in the callbacks of kfit."""

@@ -15,7 +15,7 @@ import traceback
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.heartbeat.errors import is_consequence
-from kfit.heartbeat.tracebacks import of_user, say_nothing_of
+from kfit.heartbeat.tracebacks import of_user, say_nothing_of, with_callers
 
 PATIENCE = 10.0
 """Seconds that a failed task waits for the others' next step decision, in addition to the longest
@@ -81,7 +81,7 @@ class NotedFailure:
         self._timer.start()
 
     def _print(self, error: Exception) -> None:
-        shown = of_user(error, error.__traceback__)
+        shown = with_callers(of_user(error, error.__traceback__))
         line = self._heartbeat.in_short(error, shown)
         if line is None:
             text = "".join(traceback.format_exception(type(error), error, shown)).rstrip()

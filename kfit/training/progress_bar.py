@@ -253,7 +253,12 @@ def chosen_verbose(verbose: str | int) -> str | int:
 
     Args:
         verbose: As for `fit`.
+
+    Raises:
+        ValueError: If it is a text other than "auto".
     """
+    if isinstance(verbose, str) and verbose != "auto":
+        raise ValueError(f'`verbose` must be 0, 1, 2 or "auto". Received: {verbose!r}')
     if verbose != "auto":
         return verbose
     return 1 if columns_of_output() or "PYCHARM_HOSTED" in os.environ else 2

@@ -31,7 +31,7 @@ def test_rolled_back_and_around_the_bad_batch(machine: Any, training: Any, save_
     callback = RollBack(save_freq=save_freq)
     taken: list[int] = []
     watch = keras.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: taken.append(logs["loss"]))
-    with pytest.warns(UserWarning, match="Skipping batch 1 of epoch 0"):
+    with pytest.warns(UserWarning, match="Leaving out the batch of step 2 of epoch 1"):
         machine.run([callback, watch], epochs=2)
     got = [v.numpy().copy() for v in machine.model.weights]
     # Batches 1 and 5 are left out in both epochs.
@@ -118,12 +118,16 @@ def test_bad_batches_that_follow_each_other_are_skipped() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     back = RollBack()
-    with pytest.warns(UserWarning, match="Skipping batch") as found:
+    with pytest.warns(UserWarning, match="Leaving out the batch") as found:
         kfit.Trainer(model, "one_device").fit(
             x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=[back]
         )
-    skipped = [str(each.message) for each in found if "Skipping" in str(each.message)]
-    assert skipped == [f"Skipping batch {b} of epoch {e}." for e in (0, 1) for b in (3, 4, 5)]
+    skipped = [str(each.message) for each in found if "Leaving out" in str(each.message)]
+    assert skipped == [
+        f"Leaving out the batch of step {step} of epoch {epoch}."
+        for epoch in (1, 2)
+        for step in (4, 5, 6)
+    ]
     assert int(model.optimizer.iterations) == 14
     assert np.isfinite(model.get_weights()[0]).all()
     assert back.rollbacks == 6  # each return but the one that skips the first batch found
@@ -134,7 +138,7 @@ def test_nothing_but_bad_batches_ends_with_an_error() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     with (
-        pytest.warns(UserWarning, match="Skipping"),
+        pytest.warns(UserWarning, match="Leaving out"),
         pytest.raises(RuntimeError, match="`max_rollbacks` is 3"),
     ):
         kfit.Trainer(model, "one_device").fit(

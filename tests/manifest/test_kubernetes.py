@@ -395,7 +395,7 @@ def test_a_tfjob_with_a_chief() -> None:
         (["--workers", "0", "t.py"], "`--workers` is '0'"),
         (["--cpus", "many", "t.py"], "`--cpus` is 'many'"),
         (["--memory", "8 GB", "t.py"], "`--memory` is '8 GB'"),
-        (["--backup-claim", "c", "t.py"], "`--backup-dir` is None"),
+        (["--backup-claim", "c", "t.py"], "`--backup-dir` is missing"),
         (["--backup-claim", "c", "--backup-dir", "b", "t.py"], "`--backup-dir` is 'b'"),
         (["--ps", "1", "t.py"], "`--ps` needs `--kind tfjob`"),
         (["--env", "A", "t.py"], "`--env` is 'A'; expected NAME=VALUE"),

@@ -153,6 +153,8 @@ def test_verbose_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WIDTH_VARIABLE, "0")
     assert chosen_verbose("auto") == 2
     assert [chosen_verbose(each) for each in (0, 1, 2)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="`verbose` must be 0, 1, 2"):
+        chosen_verbose("autoo")
 
 
 @pytest.mark.parametrize(
