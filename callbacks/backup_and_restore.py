@@ -484,9 +484,9 @@ class BackupAndRestore(TrainingCallback):
         if start and not labels:
             warn_user(
                 f"This is start {start + 1} of the run, and {self.backup_dir} holds no snapshot: "
-                "training begins at its first step. If an earlier start has saved snapshots, they "
-                "were deleted. Use a directory that survives a restart of the tasks, and that "
-                "nothing else clears."
+                "training begins at its first step. If an earlier start was ended before it had "
+                "saved one, all is well. Otherwise they were deleted: use a directory that "
+                "survives a restart of the tasks, and that nothing else clears."
             )
 
     def _refuse_if_replaced(self) -> None:

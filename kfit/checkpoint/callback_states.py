@@ -64,7 +64,7 @@ _REMEMBERS: tuple[tuple[type, dict[str, Check]], ...] = (
             "best": optional(number),
             "_current_epoch": count,
             "_batches_seen_since_last_saving": count,
-            "_last_batch_seen": count,
+            "_last_batch_seen": optional(count),  # None until a batch hook was called
         },
     ),
     (keras.callbacks.SwapEMAWeights, {"_ema_weights_in_model": is_a(bool)}),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kfit.argument_checks import CommandError
-from kfit.commands.program import add_program, note_options_of_the_script
+from kfit.commands.program import add_program, name_of_program, note_options_of_the_script
 from kfit.supervisor.passed_output import Channel, pass_on
 
 SETTINGS = "KFIT_VERIFY"
@@ -64,6 +64,8 @@ def add_verify(commands: Any, program: Program, count: Count, run_script: str) -
         }
         words = program(arguments.script, arguments.module)
         note_options_of_the_script(words, parser.options(), "kfit verify")
+        told = f"{name_of_program(words)} on one device and on {settings['replicas']} replicas"
+        print(f"kfit: comparing the first steps of {told}", file=sys.stderr, flush=True)
         return _run([sys.executable, run_script, "--verify", "--no-join", *words], settings)
 
     parser.set_defaults(command=verify)

@@ -6,6 +6,7 @@ Outside of a replica's step the wrapper calls the method unchanged.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -74,7 +75,7 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
             and not is_copy_of_a_replica(self)
         ):
             raise ValueError(
-                f"The tf.Variable {self.name!r} is changed in a step on several replicas: each "
+                f"The tf.Variable {_name_of(self)} is changed in a step on several replicas: each "
                 "of them would change it, or a copy that the others do not see. Make it a variable "
                 'of its layer, `self.add_weight(..., trainable=False, aggregation="sum")`, or '
                 "with another `aggregation`, which says what becomes of the replicas' values."
@@ -82,6 +83,23 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return change
+
+
+def _name_of(variable: tf.Variable) -> str:
+    """Returns the name by which the user knows a variable: that of the attribute that holds it.
+
+    It is looked for in the layers and models whose methods run now. Without one it is the name of
+    the variable, which is usually "Variable:0".
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, keras.Layer):
+            for name, value in vars(owner).items():
+                if value is variable:
+                    return f"`{name}` of {owner.name!r}"
+        frame = frame.f_back
+    return repr(variable.name)
 
 
 def _here(value: Any) -> Any:

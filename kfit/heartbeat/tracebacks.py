@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import re
 import sys
 import threading
@@ -33,8 +34,9 @@ _NAMES_AN_ARGUMENT = re.compile(r"`\w")
 _UNEXPECTED = re.compile(r"\S+\(\) got an unexpected keyword argument '(\w+)'")
 _PUBLIC = ("kfit", "kfit.callbacks", "kfit.checkpoint", "kfit.distribute")
 """The modules whose names users know."""
-_BETWEEN = (*_INNER, "threading", "concurrent")
+_BETWEEN = (*_INNER, "threading", "concurrent", "runpy")
 """The packages whose lines a warning does not name."""
+_FOLDER = os.path.dirname(os.path.dirname(__file__))
 _of_thread = threading.local()
 _TOLD = "_kfit_told"
 _SHORTENED = "_kfit_shortened"
@@ -212,7 +214,8 @@ def with_callers(traceback: TracebackType | None) -> TracebackType | None:
     """
     frame = inspect.currentframe()
     while frame is not None:
-        if _package_of(frame) not in _BETWEEN:
+        is_ours = frame.f_code.co_filename.startswith(_FOLDER)  # the program that runs scripts
+        if _package_of(frame) not in _BETWEEN and not is_ours:
             traceback = TracebackType(traceback, frame, frame.f_lasti, frame.f_lineno)
         frame = frame.f_back
     return traceback

@@ -253,9 +253,10 @@ def check_job(job: Job, options: PodOptions, *, longest_suffix: str) -> None:
     if job.memory is not None and not re.fullmatch(f"{_QUANTITY}([KMGT]i|[kMGT])?", job.memory):
         raise CommandError(f"`--memory` is {job.memory!r}; expected a quantity such as 16Gi")
     if options.backup_claim is not None and not (job.backup_dir or "").startswith("/"):
+        given = "missing" if job.backup_dir is None else repr(job.backup_dir)
         raise CommandError(
-            f"`--backup-dir` is {repr(job.backup_dir) if job.backup_dir else 'missing'}; expected the absolute path at which "
-            "`--backup-claim` is mounted, the `backup_dir` of BackupAndRestore"
+            f"`--backup-dir` is {given}; expected the absolute path at which `--backup-claim` is "
+            "mounted, the `backup_dir` of BackupAndRestore"
         )
 
 

@@ -7,6 +7,7 @@ continue. So all tasks take the same steps, and save and stop after the same ste
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -30,7 +31,7 @@ from kfit.training.fit_state import FitState
 from kfit.training.numbers_only import require_numbers
 from kfit.training.progress_bar import end_lines_of_bars
 from kfit.training.save_points import SavePoints
-from kfit.training.stop_signals import StopSignals, stop, tell_what_is_saved
+from kfit.training.stop_signals import StopSignals, after_step, stop, tell_what_is_saved
 
 Logs = dict[str, Any]
 
@@ -144,6 +145,10 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
         logs = _take_steps(call, execution, cursor, pace, hooks, state.logs)
         if state.interrupted:
             points.visit("stop")
+            end_lines_of_bars(call.callbacks)
+            told = f"kfit: interrupted {after_step(progress.step, points.saved_in())}"
+            if call.account.shows:
+                print(told, file=sys.stderr, flush=True)
             break
         if state.resuming is not None:
             continue

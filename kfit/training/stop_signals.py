@@ -131,15 +131,25 @@ def tell_what_is_saved(
         is_chief: Whether this task is the chief.
         is_own: Whether this task has got a signal itself, and not only another one.
     """
-    again = "running the cell again" if in_notebook(sys.stdout) else "the same command"
-    what = f"saved in {saved_in}; {again} resumes there"
-    if not saved_in:
-        what = "nothing was saved (kfit.callbacks.BackupAndRestore would save it)"
-    text = f"{'' if is_own else ON_ANOTHER}after step {step}; {what}"
+    text = f"{'' if is_own else ON_ANOTHER}{after_step(step, saved_in)}"
     is_told_here = is_chief or (signum == signal.SIGINT and not is_own)
     if not heartbeat.note_stop(text) and is_told_here:
         name = signal.Signals(signum).name
         print(f"kfit: stopped by {name} {text}", file=sys.stderr, flush=True)
+
+
+def after_step(step: int, saved_in: str) -> str:
+    """Returns in words where training has stopped, and how it is resumed.
+
+    Args:
+        step: The number of steps taken since the first epoch began.
+        saved_in: The directory in which the state after this step was saved; empty if it was not.
+    """
+    again = "running the cell again" if in_notebook(sys.stdout) else "the same command"
+    what = f"saved in {saved_in}; {again} resumes there"
+    if not saved_in:
+        what = "nothing was saved (kfit.callbacks.BackupAndRestore would save it)"
+    return f"after step {step}; {what}"
 
 
 def stop(signum: int) -> None:

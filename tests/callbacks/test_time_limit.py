@@ -1,11 +1,14 @@
 """TimeLimit interrupts training, which goes on later."""
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import keras
 import pytest
 
+import kfit
 from kfit.callbacks import BackupAndRestore, TimeLimit
 from kfit.callbacks import time_limit as module
 from kfit.checkpoint.store import Store
@@ -41,6 +44,18 @@ def test_a_time_limit_interrupts_and_training_goes_on_later(
     assert not machine.trainer.interrupted
     assert ended == [0, 1, 2, 3]
     assert machine.digest == machine.untouched
+
+
+def test_it_says_after_which_step_and_what_is_saved(
+    tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callbacks = [TimeLimit(1e-9), BackupAndRestore(tmp_path / "backup")]
+    trainer = kfit.Trainer(tiny.model(), "one_device")
+    trainer.fit(*tiny.data(20), epochs=9, verbose=0, callbacks=callbacks)
+    assert "interrupted" not in capsys.readouterr().err
+    trainer.fit(*tiny.data(20), epochs=9, verbose=2, callbacks=callbacks)
+    said = r"kfit: interrupted after step \d+; saved in .*backup; the same command resumes there\n"
+    assert re.search(said, capsys.readouterr().err)
 
 
 class Clock:

@@ -8,6 +8,7 @@ import pytest
 
 import kfit
 from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint.callback_states import CallbackStates
 
 
 class CutError(Exception):
@@ -205,3 +206,57 @@ def test_a_callback_of_keras_begins_anew_where_kfits_was(job: Job, tmp_path: Any
     with pytest.warns(UserWarning, match=says):
         job.run(of_keras, BackupAndRestore(tmp_path / "backup", save_freq=1))
     assert of_keras.model.history.epoch == [0, 1, 2]
+
+
+class Reads(keras.callbacks.Callback):
+    """Checks at each hook that a snapshot taken there would be read again."""
+
+    def __init__(self, states: CallbackStates, others: list[Any]) -> None:
+        super().__init__()
+        self.states, self.others = states, others
+        self.read = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.states.check(self.others, self.states.state_dict(self.others))
+        self.read += 1
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.on_train_begin()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.on_train_begin()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.on_train_begin()
+
+
+class ReadsAtEpochs(Reads):
+    """The same without batch hooks, so that no callback has been told of a batch."""
+
+    on_train_batch_end = keras.callbacks.Callback.on_train_batch_end
+
+
+@pytest.mark.parametrize("reads", [Reads, ReadsAtEpochs])
+@pytest.mark.parametrize("save_freq", ["epoch", 3])
+@pytest.mark.parametrize("best", [False, True])
+def test_what_callbacks_of_keras_remember_can_be_read_at_any_time(
+    tiny: Any, tmp_path: Any, reads: Any, save_freq: Any, best: bool
+) -> None:
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(
+            tmp_path / "saved.keras", "loss", save_freq=save_freq, save_best_only=best
+        ),
+        keras.callbacks.EarlyStopping("loss", restore_best_weights=best, patience=5),
+        keras.callbacks.ReduceLROnPlateau("loss"),
+        keras.callbacks.SwapEMAWeights(),
+        keras.callbacks.TerminateOnNaN(),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+        keras.callbacks.TensorBoard(tmp_path / "events", write_graph=False),
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate),
+        keras.callbacks.History(),
+    ]
+    model = tiny.model(optimizer=keras.optimizers.SGD(use_ema=True))
+    reading = reads(CallbackStates(callbacks, is_chief=True), callbacks)
+    trainer = kfit.Trainer(model, "one_device")
+    trainer.fit(*tiny.data(20), epochs=3, verbose=0, callbacks=[*callbacks, reading])
+    assert reading.read >= 7
