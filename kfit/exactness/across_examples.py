@@ -54,6 +54,7 @@ _SCATTERING = {
 """Operations that read or change rows at given places."""
 _OF_PAIRS = {
     *("Add", "AddV2", "ApproximateEqual", "Atan2", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
+    *("BroadcastTo",),
     *("Div", "DivNoNan", "Equal", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Less"),
     *("LessEqual", "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "MulNoNan"),
     *("NotEqual", "Pow", "RealDiv", "SelectV2", "SquaredDifference", "Sub", "TruncateDiv"),
@@ -100,6 +101,8 @@ def _combines(tensor: Tensor, origins: Origins) -> bool:
         return _multiplies_examples(op, origins)
     if _moves_rows(op, origins):
         return "rows" in used_by(op.inputs[0], origins)
+    if _numbers_rows(tensor, origins):
+        return True
     axis = rows_axis(tensor)
     if axis is None or op.type in _REDUCING:
         return False
@@ -127,6 +130,23 @@ def _has_rows_at(tensor: Tensor, axis: int, op: tf.Operation) -> bool:
     if op.type not in _OF_PAIRS or rank is None or of_result is None:
         return True
     return place + of_result - rank == axis
+
+
+def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
+    """Returns whether a tensor holds the place of each example in the batch, as a number to use.
+
+    The places in a replica's part of the batch are not those in the batch. Integers may be indices,
+    which do not count: they select an example's own value.
+    """
+    kind = tensor.op.type
+    if kind not in ("Cast", "OneHot", "Range") or not tensor.dtype.is_floating:
+        return False
+    if rows_axis(tensor) is None or used_by(tensor, origins) != {"count"}:
+        return False
+    stop = CALLS | LAYERS
+    return kind == "OneHot" or any(
+        each.op.type == "Range" for each in made_from(tensor, origins, stop=stop)
+    )
 
 
 def _multiplies_examples(op: tf.Operation, origins: Origins) -> bool:
@@ -210,6 +230,8 @@ def _moves_rows(op: tf.Operation, origins: Origins) -> bool:
         return _puts_together(op, origins)
     if rows is None or rank is None:
         return rows is not None and op.type in _MOVING
+    if op.type == "Tile":
+        return used_by(op.inputs[1], origins) == {"count"}  # such as for all pairs of examples
     if op.type in _MOVING:
         return _moves_along(op, rows, rank)
     if op.type in _ALONG_THE_LAST:
@@ -234,6 +256,8 @@ def _moves_along(op: tf.Operation, rows: int, rank: int) -> bool:
         return rows == 0
     if op.type == "GatherV2" and (op.get_attr("batch_dims") or _are_selected(op.inputs[1])):
         return False  # within each example, or by a mask, in their order
+    if op.type == "GatherV2" and _are_all_places(op.inputs[1]):
+        return False  # all rows in their order, as `tf.vectorized_map` takes them
     axes = tf.get_static_value(op.inputs[axis])
     return axes is None or rows in axes.reshape(-1) % rank
 
@@ -255,8 +279,39 @@ def _puts_together(op: tf.Operation, origins: Origins) -> bool:
     return int(axis) % rank in rows and any(is_chosen_by_place(each, origins) for each in parts)
 
 
+def _are_all_places(indices: Tensor) -> bool:
+    """Returns whether indices are 0, 1, 2 and so on, up to the number of examples.
+
+    TensorFlow may write them with a case for negative ones, and one for a batch of one example.
+    """
+    indices = _as_computed(indices)
+    if indices.op.type == "SelectV2":
+        condition, *cases = indices.op.inputs
+        of = (condition.op.type, tf.get_static_value(condition.op.inputs[-1]))
+        if of not in (("Less", 0), ("Greater", 1)):
+            return False
+        return _are_all_places(cases[1 if of[0] == "Less" else 0])
+    if indices.op.type != "Range":
+        return False
+    start, limit, delta = indices.op.inputs
+    are_steps = (tf.get_static_value(start), tf.get_static_value(delta)) == (0, 1)
+    return are_steps and _is_number(limit)
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Returns whether a tensor is the size of an axis, or the largest of such sizes."""
+    tensor = _as_computed(tensor)
+    if tensor.op.type == "Max" and tensor.op.inputs[0].op.type == "Pack":
+        return all(map(_is_number, tensor.op.inputs[0].op.inputs))
+    return tensor.op.type == "StridedSlice" and tensor.op.inputs[0].op.type == "Shape"
+
+
+def _as_computed(tensor: Tensor) -> Tensor:
+    while tensor.op.type in _RESHAPING | {"Cast", "Identity"}:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
 def _are_selected(indices: Tensor) -> bool:
     """Returns whether indices are those at which a mask is true, as in `tf.boolean_mask`."""
-    while indices.op.type in _RESHAPING | {"Cast", "Identity"}:
-        indices = indices.op.inputs[0]
-    return indices.op.type == "Where"
+    return bool(_as_computed(indices).op.type == "Where")

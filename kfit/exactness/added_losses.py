@@ -15,7 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import kinds_of
+from kfit.exactness.batch_kinds import has_rows_of_examples
 from kfit.exactness.replica_context import Replica, current_replica
 from kfit.exactness.scalar_estimates import estimate_of
 from kfit.internals.layers import added_losses, set_added_losses
@@ -68,9 +68,9 @@ def _estimate(layer: keras.Layer, loss: Any, replica: Replica) -> Any:
 
     The sum of the replicas' estimates, weighted by their shares of the examples, is the loss that
     the layer would add for the global batch. If the layer adds a tensor with a value for each
-    example, Keras sums the values. A sum over the replica's examples becomes an estimate when it is
-    divided by the replica's share, so the tensor is divided by the share. A scalar is converted by
-    `estimate_of`, and anything else is returned unchanged.
+    example, Keras sums the values; so does kfit, and `estimate_of` converts the sum, as it does any
+    scalar. Where there is no graph that can be read, the values are divided by the share, as a sum
+    over the replica's examples is. Anything else is returned unchanged.
 
     Args:
         layer: The layer, which a warning names.
@@ -81,10 +81,9 @@ def _estimate(layer: keras.Layer, loss: Any, replica: Replica) -> Any:
         return loss
     if not loss.shape.rank:
         return estimate_of(loss, replica, f"What the layer {layer.name!r} adds to the loss")
-    if tf.executing_eagerly():  # there is no graph to read
-        of_rows = loss.shape[:1] == [max(1, int(replica.examples))]
-    else:
-        of_rows = "rows" in kinds_of(loss, replica)
-    if of_rows:
+    if not tf.executing_eagerly() and replica.hides_rows:
+        value = tf.reduce_sum(loss) if has_rows_of_examples(loss, replica) else loss
+        return estimate_of(value, replica, f"What the layer {layer.name!r} adds to the loss")
+    if not tf.executing_eagerly() or loss.shape[:1] == [max(1, int(replica.examples))]:
         return replica.origins.estimate(tf.math.divide_no_nan(loss, replica.share_as(loss.dtype)))
     return loss

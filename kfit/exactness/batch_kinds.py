@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
+from kfit.exactness.added_rows import Added, added_rows
 from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.origins import Origins
 from kfit.exactness.replica_context import Replica
@@ -57,6 +58,10 @@ LAYERS = {*CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
 SIZES = {"Shape", "ShapeN", "Size"}
 _HOMOGENEOUS = {*_LINEAR, "Abs", "LeakyRelu", "Relu", "Select", "SelectV2"}
 """Operations whose result is n times as large if their inputs are, for a positive n."""
+_COPYING = {"BroadcastTo": 0, "Fill": 1, "GatherV2": 0, "Tile": 0}
+"""Operations that repeat or pick values, and the index of the input that holds these."""
+_TINY = 1e-6
+_ONES = {"Fill", "OnesLike"}
 _COUNTING = {"Prod", "Maximum", "Minimum"}
 _CHOICES_BY_VALUE = {"Where", "DynamicPartition"}
 _CHOICES_BY_PLACE = {"TopKV2", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"}
@@ -89,6 +94,52 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
 
 _KINDS_OF_SUMS: dict[int | None, Kinds] = {0: _SUM, -1: frozenset({"mean"})}
 """The kind of a sum over rows, by the power of their number by which they are multiplied."""
+
+
+def has_rows_of_examples(value: Any, replica: Replica) -> bool:
+    """Returns whether a value has a row for each of a replica's examples.
+
+    Other values are scalars, and what remains of a sum along the axis of the examples. If there is
+    no graph that can be read, every value that is no scalar has rows.
+
+    Args:
+        value: A tensor of the replica's step, or a number.
+        replica: The replica that is being traced.
+    """
+    if tf.TensorShape(getattr(value, "shape", ())).rank == 0:
+        return False
+    if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
+        return True
+    if not replica.origins.is_of_step(value) or not value.dtype.is_floating:
+        return True
+    return rows_axis(value) is not None or "rows" in _Reading(replica).of(value)
+
+
+def has_rows_elsewhere(value: Any, replica: Replica) -> bool:
+    """Returns whether the examples are along another axis of a value than the first.
+
+    Args:
+        value: A tensor of the replica's step, or a number.
+        replica: The replica that is being traced.
+    """
+    if not isinstance(value, tf.Tensor) or not has_rows_of_examples(value, replica):
+        return False
+    return bool(replica.hides_rows and not tf.executing_eagerly() and rows_axis(value))
+
+
+def has_other_rows(value: Tensor, replica: Replica, *, by_value: bool) -> bool:
+    """Returns whether rows are not those of all examples: rows were added, or some were selected.
+
+    Args:
+        value: The rows, a tensor of the replica's step.
+        replica: The replica that is being traced.
+        by_value: Whether rows count that were selected by their values, as by a mask.
+    """
+    if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
+        return False
+    if added_rows(value, replica.origins):
+        return True
+    return _Reading(replica).are_chosen(value, by_value=by_value)
 
 
 def power_of_number(value: Any, replica: Replica) -> int | None:
@@ -142,13 +193,13 @@ class Addend(NamedTuple):
 
 
 def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
-    """Splits a scalar into the terms that are added up in it, as far as the graph shows them.
+    """Splits a value into the terms that are added up in it, as far as the graph shows them.
 
     For example, a user's loss may be the sum of a mean and of a sum over the examples. Each term
     must then be weighted in its own way.
 
     Args:
-        value: A floating-point scalar tensor.
+        value: A floating-point tensor without a row for each example, such as a scalar.
         replica: The replica that is being traced.
 
     Returns:
@@ -170,7 +221,7 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
 
 
 def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None:
-    """Splits a scalar tensor into the terms that its last operation adds up.
+    """Splits a tensor into the terms that its last operation adds up.
 
     Args:
         tensor: The tensor.
@@ -179,15 +230,22 @@ def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None
 
     Returns:
         The terms, each with its factor: `[(a, 1.0), (b, -1.0)]` for `a - b`, and `[(b, c)]` for
-        `b * c` with a factor c. None for any other operation, and if the inputs are not scalars of
-        the tensor's dtype.
+        `b * c` with a factor c. None for any other operation, and if the terms differ from
+        the tensor in shape or dtype.
     """
     kind, inputs = tensor.op.type, list(tensor.op.inputs)
     if kind == "Sum" and inputs[0].op.type == "Pack":
         kind, inputs = "AddN", list(inputs[0].op.inputs)
     if kind in _AS_IT_IS:
         inputs = inputs[:1]
-    if any(each.shape.rank != 0 or each.dtype != tensor.dtype for each in inputs):
+    if any(each.dtype != tensor.dtype for each in inputs):
+        return None
+    if kind == "Mul":
+        for one, other in (inputs, inputs[::-1]):
+            if _are_alike(other, tensor) and not reading.of(one):
+                return [(other, one)]
+        return None
+    if not all(_are_alike(each, tensor) for each in inputs[: 1 if kind in _DIVISIONS else None]):
         return None
     if kind in _AS_IT_IS or kind in ("AddV2", "Add", "AddN"):
         return [(each, 1.0) for each in inputs]
@@ -195,13 +253,14 @@ def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None
         return [(inputs[0], -1.0)]
     if kind == "Sub":
         return [(inputs[0], 1.0), (inputs[1], -1.0)]
-    if kind == "Mul":
-        for one, other in (inputs, inputs[::-1]):
-            if not reading.of(one):
-                return [(other, one)]
     if kind in _DIVISIONS and not reading.of(inputs[1]):
         return [(inputs[0], 1.0 / inputs[1])]
     return None
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    """Returns whether two tensors have the same static shape, as two scalars have."""
+    return one.shape.is_fully_defined() and one.shape == other.shape
 
 
 class _Reading:
@@ -231,13 +290,13 @@ class _Reading:
     def may_be_taken_apart(self, tensor: Tensor) -> bool:
         """Returns whether each term of a sum may be looked at by itself, instead of the sum.
 
-        The sum must be a scalar of the step's own graph (not of a function within it), and its kind
-        (such as a mean over the examples) must not be known already.
+        The sum must be in the step's own graph (not in a function within it) and of a static shape,
+        and its kind (such as a mean over the examples) must not be known already.
         """
         return (
             self._origins.known_kind(tensor) is None
             and self._origins.is_of_step(tensor)
-            and tensor.shape.rank == 0
+            and tensor.shape.is_fully_defined()
         )
 
     def _read(self, tensor: Tensor) -> Kinds:
@@ -248,23 +307,31 @@ class _Reading:
             return frozenset({"unknown"})
         if not self._origins.is_own(tensor, ()):
             return _NONE
-        if has_rows(tensor) and not _is_added_up(tensor):
+        if rows_axis(tensor) is not None and not _is_added_up(tensor):
             return frozenset({"rows"})
         if is_inner_size(tensor):
             return _NONE  # all replicas have rows of one batch
         found = self._of_operation(tensor.op)
-        if tensor.op.type == "Transpose":
-            return found
         return (found - {"rows"}) | {"other"} if "rows" in found else found
 
     def _of_operation(self, op: tf.Operation) -> Kinds:
         kind, inputs = op.type, list(op.inputs)
         if kind in SIZES:
-            return frozenset({"other"}) if self._is_chosen(inputs[0]) else _COUNT
+            if inputs[0].shape.is_fully_defined():
+                return _NONE
+            return frozenset({"other"}) if self.are_chosen(inputs[0]) else _COUNT
         if kind in CALLS:
             return frozenset({"unknown"})
+        if kind == "Cast" and inputs[0].dtype.is_floating and not op.outputs[0].dtype.is_floating:
+            return frozenset({"other"}) if self.of(inputs[0]) else _NONE
         if kind in _LINEAR:
-            return _NONE.union(*(self.of(each) for each in inputs))
+            found = _NONE.union(*(self.of(each) for each in inputs))
+            return frozenset({"other"}) if "count" in found and self._shifts(op) else found
+        if kind in _COPYING:
+            data = inputs.pop(_COPYING[kind])
+            if not any(self.of(each) for each in inputs):
+                return self.of(data)
+            inputs = list(op.inputs)
         if kind in _DIVISIONS:
             return _divided(self.of(inputs[0]), self.of(inputs[1]))
         if kind in _REDUCTIONS or kind in _OTHER_REDUCTIONS:
@@ -288,7 +355,10 @@ class _Reading:
             own = own[:1]  # the counted numbers; the other input is the number of bins
         if kind in _ADD_UP | CONTRACTIONS:
             if all(each == {"rows"} for each in own):
-                powers = [self.power(each) for each in inputs if has_rows(each)]
+                with_rows = [each for each in inputs if rows_axis(each) is not None]
+                if any(added_rows(each, self._origins) == Added.OTHERS for each in with_rows):
+                    return frozenset({"other"})
+                powers = [self.power(each) for each in with_rows]
                 power = None if None in powers else sum(filter(None, powers))
                 return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
             return own[0] if len(own) == 1 and own[0] <= {"mean", "sum"} else frozenset({"other"})
@@ -297,19 +367,36 @@ class _Reading:
     def _reduced(self, op: tf.Operation) -> Kinds:
         reduced = op.inputs[0]
         before = self.of(reduced)
+        if not before:
+            return _NONE
         if before == {"count"}:
             return frozenset({"count" if op.type in _COUNTING else "other"})
         if "rows" not in before:
-            return before if op.type in _REDUCTIONS else frozenset({"other"})
-        is_whole = has_rows(reduced) or op.outputs[0].shape.rank == 0
+            # The size of a histogram may depend on what the examples of the replica hold.
+            is_mean = op.type == "Mean" and reduced.shape.is_fully_defined()
+            is_fine = is_mean or op.type == "Sum" or before <= {"mean"}
+            return before if op.type in _REDUCTIONS and is_fine else frozenset({"other"})
+        is_whole = rows_axis(reduced) is not None or op.outputs[0].shape.rank == 0
         if op.type in _OTHER_REDUCTIONS or not is_whole:
             return frozenset({"other"})
-        if self._is_chosen(reduced, by_value=op.type == "Mean"):
+        if self.are_chosen(reduced, by_value=op.type == "Mean" or reduced.op.type in _ONES):
             return frozenset({"other"})  # the divisor of a mean is the number of selected examples
+        if reduced.op.type in _ONES and op.type == "Sum":
+            return _COUNT
         power = self.power(reduced)
         if power is not None and op.type == "Mean":
             power -= 1
         return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
+
+    def _shifts(self, op: tf.Operation) -> bool:
+        """Returns whether an operation adds a constant to the number of examples, as in `n - 1`.
+
+        A tiny one, which keeps a divisor from being 0, does not count.
+        """
+        if op.type not in ("AddV2", "Add", "AddN", "Sub"):
+            return False
+        constants = [tf.get_static_value(each) for each in op.inputs if not self.of(each)]
+        return any(each is None or abs(each).max() > _TINY for each in constants)
 
     def power(self, tensor: Tensor) -> int | None:
         """Finds out whether a tensor's rows contain the number of examples as a factor.
@@ -360,7 +447,7 @@ class _Reading:
             from `power` for rows, 1 for n itself and -1 for its inverse. 0 if the input does not
             depend on n; None if it depends on n in another way, such as the root of n.
         """
-        if has_rows(tensor):
+        if rows_axis(tensor) is not None:
             return self.power(tensor)
         kinds = self.of(tensor)
         if kinds in (_COUNT, _INVERSE):
@@ -370,8 +457,8 @@ class _Reading:
             return None  # such as the root of the number
         return self.power(tensor) if used and tensor.op.type in _HOMOGENEOUS else 0
 
-    def _is_chosen(self, tensor: Tensor, *, by_value: bool = True) -> bool:
-        """Returns whether a tensor is computed from selected rows only, and not from all examples.
+    def are_chosen(self, tensor: Tensor, *, by_value: bool = True) -> bool:
+        """Returns whether a tensor has other rows than all examples have: selected or added ones.
 
         Rows are selected by `tf.boolean_mask`, `tf.math.top_k` or a slice, for example. The mean
         over selected rows is not a mean over the examples. The slice by which kfit itself takes the
@@ -381,10 +468,13 @@ class _Reading:
         Args:
             tensor: The tensor.
             by_value: Whether a selection counts that decides on each example by itself, as a mask
-                does. The sum over such rows is a sum over the examples.
+                does, and whether added rows of zeros count. The sum over such rows is a sum over
+                the examples.
         """
         origins = self._origins
         if by_value and _has_values_of_ragged(tensor, origins):
+            return True
+        if added_rows(tensor, origins) > (Added.NOTHING if by_value else Added.ZEROS):
             return True
         near = {id(each) for each in made_from(tensor, origins, stop=LAYERS | _OF_EACH_RAGGED_ROW)}
         return any(
@@ -505,19 +595,31 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
 
 
 def is_inner_size(tensor: Tensor) -> bool:
-    """Returns whether a scalar is the dynamic size of an axis other than a tensor's first axis.
+    """Returns whether a tensor holds sizes of other axes than that of the examples.
 
-    An example is `tf.shape(x)[1]`. Only the first axis can be that of the examples.
+    An example is `tf.shape(x)[1]`, and `tf.shape(x)[1:]` for the sizes of several axes.
     """
     op = tensor.op
-    if not op.inputs or op.inputs[0].op.type != "Shape":
+    if not op.inputs or op.inputs[0].op.type not in ("Shape", "ShapeN"):
         return False
+    sizes = op.inputs[0]
+    of = sizes.op.inputs[sizes.value_index]
+    rows = rows_axis(of) or 0
     if op.type == "Unpack":
-        return bool(tensor.value_index)
-    if op.type != "StridedSlice" or not op.get_attr("shrink_axis_mask") & 1:
+        return bool(tensor.value_index != rows)
+    if op.type != "StridedSlice" or of.shape.rank is None:
         return False
-    rank, begin = op.inputs[0].op.inputs[0].shape.rank, tf.get_static_value(op.inputs[1])
-    return rank is not None and begin is not None and begin[0] % rank != 0
+    begin, end, step = (tf.get_static_value(each) for each in op.inputs[1:])
+    axes = list(range(of.shape.rank))
+    if begin is None or op.get_attr("new_axis_mask") or op.get_attr("ellipsis_mask"):
+        return False
+    if op.get_attr("shrink_axis_mask") & 1:
+        return bool(axes[begin[0]] != rows)
+    if end is None or step is None:
+        return False
+    first = None if op.get_attr("begin_mask") & 1 else begin[0]
+    last = None if op.get_attr("end_mask") & 1 else end[0]
+    return rows not in axes[first : last : step[0]]
 
 
 def _is_added_up(tensor: Tensor) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.exactness.batch_kinds import has_rows_of_examples
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica, one_of_several
-from kfit.exactness.rows import is_scalar
 from kfit.exactness.scalar_estimates import estimate_of, warn_of_rows
 from kfit.internals.losses import apply_mask
 
@@ -55,9 +55,14 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         replica = one_of_several()
         if replica is None:
             return loss
-        if is_scalar(values):
+        are_averaged = reduction not in (None, "none", "sum")
+        if not has_rows_of_examples(values, replica):
+            if sample_weight is None and (mask is None or are_averaged):
+                # The mean of one value over all that a mask leaves is the value.
+                values = estimate_of(values, replica, "What a loss returns")
+                loss = original(values, None, None, reduction, dtype)
             return estimate_of(loss, replica, "What a loss returns")
-        warn_of_rows(values, replica, "What a loss returns")
+        warn_of_rows(values, replica, "What a loss returns", are_averaged=are_averaged)
         if reduction in (None, "none"):
             return loss  # the step decides how the examples' values are reduced
         return replica.origins.estimate(

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.exactness.batch_kinds import has_rows_elsewhere, has_rows_of_examples
 from kfit.exactness.batch_losses import COMPARES, axes_of
 from kfit.exactness.replica_context import Replica, one_of_several
 from kfit.exactness.rows import is_scalar
@@ -27,10 +28,10 @@ Tensor = Any
 def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
     """Returns a replacement of `keras.metrics.Mean.update_state`, for steps on several replicas.
 
-    If `values` is a scalar, it describes a whole batch, as the batch's loss does. The replacement
-    converts a replica's scalar to an estimate of the global batch's value. The weight of the
-    estimate is `sample_weight` or, by default, the replica's share of the examples. If `values` has
-    a row for each example, the rows are averaged as Keras does it.
+    If `values` is a scalar or has no row for each example, it describes a whole batch, as the
+    batch's loss does. The replacement converts a replica's value to an estimate of the global
+    batch's value. The weight of the estimate is `sample_weight` or, by default, the replica's share
+    of the examples. If `values` has a row for each example, the rows are averaged as Keras does it.
     """
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
@@ -38,10 +39,13 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
         if replica is None:
             return original(self, values, sample_weight=sample_weight)
         _warn_if_along_the_batch(self, values, replica)
-        if is_scalar(values):
+        if sample_weight is None and has_rows_elsewhere(values, replica):
+            values = keras.ops.mean(values, axis=range(1, values.shape.rank))  # as Keras does
+        if not has_rows_of_examples(values, replica):
             values = _estimate_for(self, values, replica)
             values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
-            sample_weight = replica.share_as(self.dtype) if sample_weight is None else sample_weight
+            if sample_weight is None:
+                sample_weight = tf.fill(tf.shape(values), replica.share_as(self.dtype))
         else:
             warn_of_rows(values, replica, _given(self))
             if sample_weight is not None and is_scalar(sample_weight):
@@ -57,17 +61,17 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
 def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
     """Returns a replacement of `keras.metrics.Sum.update_state`, for steps on several replicas.
 
-    If `values` is a scalar, it describes a whole batch, as the batch's loss does. The replacement
-    converts a replica's scalar to an estimate of the global batch's value, and multiplies the
-    estimate by the replica's share of the examples. If `values` has a row for each example, the
-    rows are added up as Keras does it.
+    If `values` is a scalar or has no row for each example, it describes a whole batch, as the
+    batch's loss does. The replacement converts a replica's value to an estimate of the global
+    batch's value, and multiplies the estimate by the replica's share of the examples. If `values`
+    has a row for each example, the rows are added up as Keras does it.
     """
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
         replica = one_of_several()
         if replica is None:
             return original(self, values, sample_weight=sample_weight)
-        if is_scalar(values):
+        if not has_rows_of_examples(values, replica):
             values = _estimate_for(self, values, replica)
             values = replica.weigh(keras.ops.cast(values, self.dtype))
         else:

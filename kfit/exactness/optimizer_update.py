@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from kfit.distribute.contexts import merge
 from kfit.distribute.placement import adopt
+from kfit.exactness.batch_kinds import has_rows_of_examples
 from kfit.exactness.gradient_sums import reduced, with_none, without_none
 from kfit.exactness.joint_update import accumulates_apart, apply_together, needs_all_replicas
 from kfit.exactness.replica_context import (
@@ -84,7 +85,7 @@ def has_values_of_examples(loss: Tensor, replica: Replica) -> bool:
     The result is False if each replica computes on the whole batch: then Keras' own computation is
     right.
     """
-    return not replica.has_all and tf.TensorShape(getattr(loss, "shape", ())).rank != 0
+    return not replica.has_all and has_rows_of_examples(loss, replica)
 
 
 def apply(original: Callable[..., None]) -> Callable[..., None]:

@@ -1,9 +1,9 @@
-"""Converts scalars of user code to estimates, so that the replicas' values add up to the batch's.
+"""Converts values of user code to estimates, so that the replicas' values add up to the batch's.
 
-A scalar that describes a batch, such as a loss, must be the replica's estimate of the global
+A value that describes a batch, such as a loss, must be the replica's estimate of the global
 batch's value. The estimate is then weighted by the replica's share (its fraction of the examples).
 A mean over the examples is an estimate as it is. A sum over the examples becomes an estimate when
-it is divided by the share. For any other scalar no estimate is known, and kfit warns of it by name.
+it is divided by the share. For any other value no estimate is known, and kfit warns of it by name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from kfit.exactness.batch_kinds import (
     Addend,
     Kinds,
     addends_of,
+    has_other_rows,
+    has_rows_of_examples,
     kinds_of,
     made_from,
     power_of_number,
@@ -34,20 +36,21 @@ _OF_TAPE = "The loss that this step takes gradients of"
 
 
 def estimate_of(value: Any, replica: Replica, what: str) -> Any:
-    """Converts a replica's scalar, such as a loss, to its estimate of the global batch's value.
+    """Converts a replica's value, such as a loss, to its estimate of the global batch's value.
 
     The sum of the replicas' estimates, weighted by the replicas' shares of the examples, is the
-    global batch's value. The scalar may be a mean over the examples, a sum over them, their number,
+    global batch's value. The value may be a mean over the examples, a sum over them, their number,
     a value that is equal on all replicas, or a sum of such terms. If the graph shows anything else,
-    kfit warns and returns the scalar unchanged. If there is no graph that shows what it is, it is
+    kfit warns and returns the value unchanged. If there is no graph that shows what it is, it is
     taken for a mean.
 
     Args:
-        value: A floating-point scalar tensor; anything else is returned unchanged.
+        value: A floating-point tensor without a row for each example, such as a scalar or a sum
+            along the axis of the examples; anything else is returned unchanged.
         replica: The replica that is being traced.
         what: What to call the value in a warning, beginning with a capital letter.
     """
-    if not _is_scalar(value):
+    if not _describes_batch(value, replica):
         return value
     warn_if_combined(value, replica, what)
     addends = addends_of(value, replica)
@@ -241,6 +244,12 @@ def _each(grad: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return None if grad is None else change(grad)
 
 
+def _describes_batch(value: Any, replica: Replica) -> bool:
+    """Returns whether a value is of the whole batch, and has no row for each example."""
+    is_tensor = isinstance(value, tf.Tensor) and value.dtype.is_floating
+    return is_tensor and not has_rows_of_examples(value, replica)
+
+
 def _is_scalar(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.is_floating and value.shape.rank == 0
 
@@ -292,15 +301,23 @@ def _warn_if_of_gradients(loss: Any, replica: Replica) -> None:
         )
 
 
-def warn_of_rows(values: Tensor, replica: Replica, what: str) -> None:
+def warn_of_rows(
+    values: Tensor, replica: Replica, what: str, *, are_averaged: bool = False
+) -> None:
     """Warns if the value of an example depends on the replica's other examples or their number.
+
+    It warns as well if there are rows beside those of the examples, or not all of them.
 
     Args:
         values: The values, with a row for each example.
         replica: The replica that is being traced.
         what: What to call the values in the warning, beginning with a capital letter.
+        are_averaged: Whether Keras divides the sum of the values by their number, so that examples
+            that a mask has left out make a difference.
     """
     warn_if_combined(values, replica, what)
+    if has_other_rows(values, replica, by_value=are_averaged):
+        _warn_of(what)
     if power_of_number(values, replica) != 0:
         warn_user(
             f"{what} for each example depends on the number of examples in the batch. On several "
