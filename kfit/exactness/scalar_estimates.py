@@ -53,6 +53,9 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
     if not _describes_batch(value, replica):
         return value
     warn_if_combined(value, replica, what)
+    if _is_stack(value, replica):
+        parts = [estimate_of(each, replica, what) for each in value.op.inputs]
+        return replica.origins.estimate(tf.stack(parts))
     addends = addends_of(value, replica)
     if all(each.kinds <= {"mean", "unknown"} for each in addends):
         return replica.origins.estimate(value) if addends[0].kinds != {"unknown"} else value
@@ -248,6 +251,14 @@ def _describes_batch(value: Any, replica: Replica) -> bool:
     """Returns whether a value is of the whole batch, and has no row for each example."""
     is_tensor = isinstance(value, tf.Tensor) and value.dtype.is_floating
     return is_tensor and not has_rows_of_examples(value, replica)
+
+
+def _is_stack(value: Tensor, replica: Replica) -> bool:
+    """Returns whether a vector was put together of scalars, each of its own kind."""
+    if tf.executing_eagerly() or not replica.origins.is_of_step(value):
+        return False
+    is_known = replica.origins.known_kind(value) is not None
+    return value.shape.rank == 1 and value.op.type == "Pack" and not is_known
 
 
 def _is_scalar(value: Any) -> bool:

@@ -40,6 +40,9 @@ EXACT: dict[str, Function] = {
     "some_sums": lambda y, p: 0.1 * tf.gather(tf.reduce_sum(squares(y, p), 0), [1, 3]),
     "product": lambda y, p: 0.1 * tf.matmul(y - p, y - p, transpose_a=True),
     "means": lambda y, p: tf.stack([tf.reduce_mean(squares(y, p)), tf.reduce_mean(p)]),
+    "mean_and_sum": lambda y, p: tf.stack(
+        [tf.reduce_mean(squares(y, p)), 0.1 * tf.reduce_sum(p), tf.constant(2.0)]
+    ),
     "one_mean": lambda y, p: tf.reduce_mean(squares(y, p))[None],
     "repeated_mean": lambda y, p: tf.repeat(tf.reduce_mean(squares(y, p)), 3),
     "of_classes": lambda y, p: (
