@@ -85,6 +85,7 @@ class DirectoryLock:
             "fits": (),
         }
         self._descriptor = -1
+        self._is_written = False
         try:
             self._own["lock_count"] = self._take(directory) + 1
             self._write()
@@ -158,8 +159,11 @@ class DirectoryLock:
     def is_held(self) -> bool:
         """Whether this process still has the lock: no other process has taken it over.
 
-        The result is also True if the lock file was deleted.
+        The result is also True if the user has deleted the lock file. A process that takes the lock
+        over empties the file of this one, so that it is known even after the new file was deleted.
         """
+        if self._is_written and os.fstat(self._descriptor).st_size == 0:
+            return False
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.lstat(self._path))
         except FileNotFoundError:
@@ -208,7 +212,9 @@ class DirectoryLock:
                 return lock_count
             # Either the task that this one replaces still holds the file, or the file is also in
             # another directory as a hard link (`cp -l`). In both cases a new file is created; the
-            # replaced task finds that the file it has locked is not this one (`is_held`).
+            # replaced task finds that the file it has locked is empty, or not this one (`is_held`).
+            if not is_locked:
+                os.ftruncate(self._descriptor, 0)
             self._unlink()
 
     def _lock(self) -> bool:
@@ -283,8 +289,11 @@ class DirectoryLock:
         while len(content) > _SIZE and self._own["fits"]:
             self._own["fits"] = self._own["fits"][1:]
             content = json.dumps(self._own).encode()
+        if self._is_written and not self.is_held:
+            return  # the file is this process's no longer, or is empty to say so
         os.pwrite(self._descriptor, content.ljust(_SIZE), 0)
         os.fsync(self._descriptor)
+        self._is_written = True
 
     def _foreign(self) -> ForeignFileError:
         return ForeignFileError(

@@ -52,7 +52,9 @@ def summary_of(error: BaseException) -> str:
         reason = _reason(first, others)
         # Python that TensorFlow traces puts the class before the reason.
         return reason if reason.startswith(f"{name}: ") else f"{name}: {reason}"
-    lines = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
+    # The lines of the sources, which Python would read for the causes, are not needed.
+    told = traceback.TracebackException(type(error), error, None, lookup_lines=False)
+    lines = "".join(told.format_exception_only()).strip().splitlines()
     lines[0] = _AROUND_ANOTHER.sub("", lines[0])
     # For a SyntaxError, Python first prints the file and the line.
     at = next((i for i, line in enumerate(lines) if name in line.partition(":")[0]), 0)

@@ -587,7 +587,8 @@ def test_a_state_that_is_no_number_is_not_saved(alone: Any, training: Any, tmp_p
     told = [str(each.message) for each in caught if "NaN" in str(each.message)]
     assert told == [  # once, though four saves were due from there on
         "The weights hold NaN or infinity at step 4: neither this state is saved, nor any later "
-        "one until they are finite again."
+        "one until they are finite again. `kfit.callbacks.RollBack` would go back and leave out "
+        "the batch."
     ]
 
 

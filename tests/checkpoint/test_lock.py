@@ -51,6 +51,19 @@ def test_a_restarted_task_takes_over(tmp_path: Any) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_task_that_was_replaced_knows_it_when_the_next_run_has_ended_as_well(
+    tmp_path: Any,
+) -> None:
+    old, new = ({"KFIT_RUN": "run", "KFIT_GENERATION": start} for start in "01")
+    first = DirectoryLock(str(tmp_path), old)
+    DirectoryLock(str(tmp_path), new).release()
+    DirectoryLock(str(tmp_path), {}).remove()
+    assert not (tmp_path / ".kfit-lock").exists()
+    assert not first.is_held
+    first.note_end("run")  # writes nothing that would say otherwise
+    assert not first.is_held
+
+
 @pytest.mark.parametrize("content", [b"", b"\0" * 1024])
 def test_a_lock_that_a_loss_of_power_has_emptied_is_no_obstacle(
     tmp_path: Any, content: bytes
