@@ -130,6 +130,7 @@ WHOLE: dict[str, str] = {
     "exactness/test_cases.py": "C1: the table of cases, each on several replicas and on one device",
     "exactness/test_matrix.py": "C1: all cases on every combination of devices",
     "exactness/test_precision.py": "C1: types of more and of fewer bits",
+    "exactness/test_values_of_batches.py": "vectors of a batch, in losses and in metrics",
     "exactness/test_randomness.py": "C1: random numbers, through layers and whole trainings",
     "inputs/test_as_in_keras.py": "what Keras' `fit` asks of data, of any kind",
     "inputs/test_fetching_ahead.py": "batches ahead of their steps, of any kind",

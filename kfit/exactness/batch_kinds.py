@@ -9,6 +9,7 @@ be of any kind. The graph that is being traced shows the kind.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
@@ -16,8 +17,10 @@ import tensorflow as tf
 from kfit.exactness.added_rows import Added, added_rows
 from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.origins import Origins
+from kfit.exactness.placed_axes import parts_of_slice
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import has_rows, parts_of_slice, rows_axis
+from kfit.exactness.rows_axis import BRANCHES, LOOPS, enter, is_inner_size, rows_axis
+from kfit.exactness.sizes import SIZES
 
 Tensor = Any
 Kind = Literal["rows", "mean", "sum", "count", "inverse", "other", "unknown"]
@@ -55,12 +58,13 @@ _ADD_UP = {
 }
 LAYERS = {*CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
 """Operations of layers, at which the search for selected rows or for pairs of examples stops."""
-SIZES = {"Shape", "ShapeN", "Size"}
 _HOMOGENEOUS = {*_LINEAR, "Abs", "LeakyRelu", "Relu", "Select", "SelectV2"}
 """Operations whose result is n times as large if their inputs are, for a positive n."""
 _COPYING = {"BroadcastTo": 0, "Fill": 1, "GatherV2": 0, "Tile": 0}
 """Operations that repeat or pick values, and the index of the input that holds these."""
 _TINY = 1e-6
+_MOST_ROUNDS = 4
+"""How often the body of a loop is read until the kinds of its results stay the same."""
 _ONES = {"Fill", "OnesLike"}
 _COUNTING = {"Prod", "Maximum", "Minimum"}
 _CHOICES_BY_VALUE = {"Where", "DynamicPartition"}
@@ -271,12 +275,20 @@ class _Reading:
 
     Args:
         replica: The replica that is being traced.
+        inside: The graph of a loop or a branch, if its tensors are to be read.
+        given: The kinds of the inputs of this graph.
     """
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, inside: Any = None, given: Sequence[Kinds] = ()) -> None:
+        self._replica = replica
         self._origins = replica.origins
-        self._known: dict[int, Kinds] = {}
+        self._inside = inside
+        inputs = inside.inputs if inside is not None else ()
+        self._known: dict[int, Kinds] = {
+            id(tensor): kinds for tensor, kinds in zip(inputs, given, strict=False)
+        }
         self._powers: dict[int, int | None] = {}
+        self._results: dict[str, list[Kinds]] = {}
 
     def of(self, tensor: Tensor) -> Kinds:
         """Returns the kinds of a tensor: {"mean"} for a mean over the examples, and so on."""
@@ -303,25 +315,67 @@ class _Reading:
         known = self._origins.known_kind(tensor)
         if known is not None:
             return known
-        if not self._origins.is_of_step(tensor):
-            return frozenset({"unknown"})
-        if not self._origins.is_own(tensor, ()):
-            return _NONE
+        if tensor.graph is not self._inside:
+            if not self._origins.is_of_step(tensor):
+                return frozenset({"unknown"})
+            if not self._origins.is_own(tensor, ()):
+                return _NONE
         if rows_axis(tensor) is not None and not _is_added_up(tensor):
             return frozenset({"rows"})
         if is_inner_size(tensor):
             return _NONE  # all replicas have rows of one batch
+        if tensor.op.type == "IdentityN":  # of a function with a gradient of its own
+            return self.of(tensor.op.inputs[tensor.value_index])
+        if tensor.op.type in LOOPS | BRANCHES:
+            return self._of_called(tensor.op)[tensor.value_index]
         found = self._of_operation(tensor.op)
         return (found - {"rows"}) | {"other"} if "rows" in found else found
+
+    def _of_called(self, op: tf.Operation) -> list[Kinds]:
+        """Returns the kinds of the results of a loop or a branch, as read from its graphs."""
+        if op.name not in self._results:
+            self._results[op.name] = self._read_called(op)
+        return self._results[op.name]
+
+    def _read_called(self, op: tf.Operation) -> list[Kinds]:
+        others: list[Kinds] = [frozenset({"other"})] * len(op.outputs)
+        graphs, is_loop = enter(op), op.type in LOOPS
+        if not graphs or any(_chooses(each) for graph in graphs for each in graph.get_operations()):
+            return others
+        given = [self.of(each) for each in op.inputs]
+        if not is_loop:
+            case = tf.get_static_value(op.inputs[0])
+            if given[0]:
+                return others
+            if case is not None and len(graphs) == 2:
+                graphs = graphs[:1] if case else graphs[1:]
+            of_each = [self._results_inside(graph, given[1:]) for graph in graphs]
+            return [_NONE.union(*kinds) for kinds in zip(*of_each, strict=True)]
+        body, condition = graphs
+        for _ in range(_MOST_ROUNDS):
+            results = self._results_inside(body, given)
+            if any(self._results_inside(condition, given)):
+                return others  # the examples decide how often the loop goes round
+            after = [before | kinds for before, kinds in zip(given, results, strict=False)]
+            if after == given:
+                return results
+            given = after
+        return others
+
+    def _results_inside(self, graph: Any, given: Sequence[Kinds]) -> list[Kinds]:
+        reading = _Reading(self._replica, graph, given)
+        return [reading.of(each) for each in graph.outputs]
 
     def _of_operation(self, op: tf.Operation) -> Kinds:
         kind, inputs = op.type, list(op.inputs)
         if kind in SIZES:
-            if inputs[0].shape.is_fully_defined():
+            if rows_axis(inputs[0]) is None:
                 return _NONE
             return frozenset({"other"}) if self.are_chosen(inputs[0]) else _COUNT
         if kind in CALLS:
             return frozenset({"unknown"})
+        if kind.startswith("TensorList"):
+            return _NONE.union(*(self.of(each) for each in inputs))
         if kind == "Cast" and inputs[0].dtype.is_floating and not op.outputs[0].dtype.is_floating:
             return frozenset({"other"}) if self.of(inputs[0]) else _NONE
         if kind in _LINEAR:
@@ -337,8 +391,8 @@ class _Reading:
         if kind in _REDUCTIONS or kind in _OTHER_REDUCTIONS:
             return self._reduced(op)
         own = [each for each in map(self.of, inputs) if each]
-        if not own:  # random numbers, which differ between replicas
-            return frozenset({"other"})
+        if not own:  # constants, sizes of other axes, or random numbers, which differ
+            return frozenset({"other"}) if _is_random(op) else _NONE
         if kind in _PRODUCTS and len(own) == 1:
             return own[0]
         if kind in _PRODUCTS and set(own) == {_SUM, _INVERSE}:
@@ -373,7 +427,7 @@ class _Reading:
             return frozenset({"count" if op.type in _COUNTING else "other"})
         if "rows" not in before:
             # The size of a histogram may depend on what the examples of the replica hold.
-            is_mean = op.type == "Mean" and reduced.shape.is_fully_defined()
+            is_mean = op.type == "Mean" and not self._has_bins(reduced)
             is_fine = is_mean or op.type == "Sum" or before <= {"mean"}
             return before if op.type in _REDUCTIONS and is_fine else frozenset({"other"})
         is_whole = rows_axis(reduced) is not None or op.outputs[0].shape.rank == 0
@@ -387,6 +441,13 @@ class _Reading:
         if power is not None and op.type == "Mean":
             power -= 1
         return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
+
+    def _has_bins(self, tensor: Tensor) -> bool:
+        """Returns whether the size of a tensor may be the number of bins of a histogram."""
+        if tensor.shape.is_fully_defined():
+            return False
+        found = made_from(tensor, self._origins, stop=CALLS | LAYERS)
+        return any(each.op.type in _ADD_UP and not each.shape.is_fully_defined() for each in found)
 
     def _shifts(self, op: tf.Operation) -> bool:
         """Returns whether an operation adds a constant to the number of examples, as in `n - 1`.
@@ -580,10 +641,30 @@ def used_by(tensor: Tensor, origins: Origins) -> Kinds:
         if known is not None or not origins.is_of_step(tensor):
             continue
         if tensor.op.type in SIZES:
-            found = _COUNT if has_rows(tensor.op.inputs[0]) else found
+            of = tensor.op.inputs[tensor.value_index]
+            found = found if rows_axis(of) is None else _COUNT
         elif not is_inner_size(tensor):
             waiting += tensor.op.inputs
     return found
+
+
+def _is_random(op: tf.Operation) -> bool:
+    return bool(op.op_def.is_stateful) and op.type != "ReadVariableOp"
+
+
+def _chooses(op: tf.Operation) -> bool:
+    """Returns whether an operation inside of a loop or a branch may choose among the examples."""
+    if op.type in CALLS | _CHOICES_BY_VALUE | _CHOICES_BY_PLACE | {"Split", "SplitV"}:
+        return any(rows_axis(each) is not None for each in op.inputs)
+    if op.type == "TensorListGetItem":
+        return rows_axis(op.inputs[0]) == 0
+    if op.type == "StridedSlice":
+        return _cuts_rows(op)
+    if op.type == "GatherV2":
+        return rows_axis(op.inputs[0]) is not None and rows_axis(
+            op.inputs[0]
+        ) == tf.get_static_value(op.inputs[2])
+    return op.type in {"ConcatV2", "Pad", "PadV2"} and rows_axis(op.outputs[0]) is not None
 
 
 def _divided(above: Kinds, below: Kinds) -> Kinds:
@@ -592,34 +673,6 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
     if below == {"count"} and not above:
         return _INVERSE
     return frozenset({"mean" if below == {"count"} and above == _SUM else "other"})
-
-
-def is_inner_size(tensor: Tensor) -> bool:
-    """Returns whether a tensor holds sizes of other axes than that of the examples.
-
-    An example is `tf.shape(x)[1]`, and `tf.shape(x)[1:]` for the sizes of several axes.
-    """
-    op = tensor.op
-    if not op.inputs or op.inputs[0].op.type not in ("Shape", "ShapeN"):
-        return False
-    sizes = op.inputs[0]
-    of = sizes.op.inputs[sizes.value_index]
-    rows = rows_axis(of) or 0
-    if op.type == "Unpack":
-        return bool(tensor.value_index != rows)
-    if op.type != "StridedSlice" or of.shape.rank is None:
-        return False
-    begin, end, step = (tf.get_static_value(each) for each in op.inputs[1:])
-    axes = list(range(of.shape.rank))
-    if begin is None or op.get_attr("new_axis_mask") or op.get_attr("ellipsis_mask"):
-        return False
-    if op.get_attr("shrink_axis_mask") & 1:
-        return bool(axes[begin[0]] != rows)
-    if end is None or step is None:
-        return False
-    first = None if op.get_attr("begin_mask") & 1 else begin[0]
-    last = None if op.get_attr("end_mask") & 1 else end[0]
-    return rows not in axes[first : last : step[0]]
 
 
 def _is_added_up(tensor: Tensor) -> bool:
@@ -644,7 +697,7 @@ def _cuts_rows(op: tf.Operation) -> bool:
     steps = tf.get_static_value(op.inputs[3])
     if steps is None or abs(steps[index]) != 1:
         return True
-    return not op.get_attr("begin_mask") & op.get_attr("end_mask") >> index & 1
+    return not (op.get_attr("begin_mask") & op.get_attr("end_mask")) >> index & 1
 
 
 def _splits_rows(op: tf.Operation, origins: Origins) -> bool:

@@ -265,7 +265,9 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.is_floating and value.shape.rank == 0
 
 
-def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
+def warn_if_combined(
+    value: Tensor, replica: Replica, what: str, *, are_weighted: bool = False
+) -> None:
     """Warns if a loss, or a part of it, combines a replica's examples with each other.
 
     For example, a contrastive loss compares each example with all others. A replica could compare
@@ -275,6 +277,7 @@ def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
         value: The loss, or its value for each example.
         replica: The replica that is being traced.
         what: What to call the value in the warning, beginning with a capital letter.
+        are_weighted: Whether the values for each example will have weights.
     """
     if _are_used(value, replica.results.keys(), replica):
         warn_user(
@@ -282,7 +285,7 @@ def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
             "its own examples only, so that the numbers depend on how many replicas there are. "
             "Let a callback pass the result to a variable of the model between the steps."
         )
-    if combines_examples(value, replica):
+    if combines_examples(value, replica, are_weighted=are_weighted):
         warn_user(
             f"{what} combines the examples of the batch with each other, as a contrastive loss "
             "does. Each replica combines its own examples only, so that the numbers depend on how "
@@ -313,7 +316,12 @@ def _warn_if_of_gradients(loss: Any, replica: Replica) -> None:
 
 
 def warn_of_rows(
-    values: Tensor, replica: Replica, what: str, *, are_averaged: bool = False
+    values: Tensor,
+    replica: Replica,
+    what: str,
+    *,
+    are_averaged: bool = False,
+    are_weighted: bool = False,
 ) -> None:
     """Warns if the value of an example depends on the replica's other examples or their number.
 
@@ -325,8 +333,9 @@ def warn_of_rows(
         what: What to call the values in the warning, beginning with a capital letter.
         are_averaged: Whether Keras divides the sum of the values by their number, so that examples
             that a mask has left out make a difference.
+        are_weighted: Whether the values will have weights, or a mask.
     """
-    warn_if_combined(values, replica, what)
+    warn_if_combined(values, replica, what, are_weighted=are_weighted)
     if has_other_rows(values, replica, by_value=are_averaged):
         _warn_of(what)
     if power_of_number(values, replica) != 0:
