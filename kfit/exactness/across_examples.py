@@ -15,21 +15,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import (
-    CALLS,
-    CONTRACTIONS,
-    LAYERS,
-    is_chosen_by_place,
-    kinds_of,
-    made_from,
-    used_by,
-)
+from kfit.exactness.batch_kinds import kinds_of
+from kfit.exactness.chosen_rows import is_chosen_by_place
 from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.loops import combines_inside
 from kfit.exactness.origins import Origins
 from kfit.exactness.placed_axes import BROADCASTING, label_of, parts_of_slice, role_in_product
 from kfit.exactness.replica_context import Replica
 from kfit.exactness.rows_axis import BRANCHES, LOOPS, rows_axis
+from kfit.exactness.sources import CALLS, CONTRACTIONS, LAYERS, made_from, used_by
 
 Tensor = Any
 

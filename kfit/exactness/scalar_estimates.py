@@ -16,18 +16,17 @@ import tensorflow as tf
 from kfit.distribute.contexts import replicas_meet_here
 from kfit.exactness.across_examples import combines_examples
 from kfit.exactness.batch_kinds import (
-    CALLS,
     Addend,
-    Kinds,
     addends_of,
     has_other_rows,
     has_rows_of_examples,
     kinds_of,
-    made_from,
     power_of_number,
 )
 from kfit.exactness.changed_gradients import early_sums
+from kfit.exactness.kinds import Kinds
 from kfit.exactness.replica_context import Replica, current_replica, current_step
+from kfit.exactness.sources import CALLS, made_from
 from kfit.heartbeat.tracebacks import warn_user
 
 Tensor = Any
@@ -160,7 +159,7 @@ def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
     """Splits a loss into the terms that are added up in it, as far as the graph shows them.
 
     Only a scalar is split. A loss with a value for each example is one term. Its kind (see
-    `kfit.exactness.batch_kinds.Kind`) tells what the sum of the values is, since a tape takes the
+    `kfit.exactness.kinds.Kind`) tells what the sum of the values is, since a tape takes the
     gradient of this sum: "mean" if the values are divided by the number of examples; "rows", which
     is treated like "sum", if they do not depend on this number; otherwise "other".
     """
