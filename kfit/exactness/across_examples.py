@@ -10,22 +10,20 @@ batch that a `train_step` mixes with itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import (
-    CALLS,
-    CONTRACTIONS,
-    LAYERS,
-    is_chosen_by_place,
-    made_from,
-    used_by,
-)
+from kfit.exactness.batch_kinds import kinds_of
+from kfit.exactness.chosen_rows import is_chosen_by_place
 from kfit.exactness.code_of_steps import is_of_step
+from kfit.exactness.loops import combines_inside
 from kfit.exactness.origins import Origins
+from kfit.exactness.placed_axes import BROADCASTING, label_of, parts_of_slice, role_in_product
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import has_rows, parts_of_slice, rows_axis
+from kfit.exactness.rows_axis import BRANCHES, LOOPS, rows_axis
+from kfit.exactness.sources import CALLS, CONTRACTIONS, LAYERS, made_from, used_by
 
 Tensor = Any
 
@@ -47,23 +45,18 @@ _ALONG_MATRICES = {
     *("Qr", "SelfAdjointEigV2", "Svd"),
 }
 _ALONG_ALL_BUT_THE_FIRST = {"AvgPool", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool"}
+_LINEAR = {
+    *("Add", "AddN", "AddV2", "Cast", "EnsureShape", "ExpandDims", "Identity", "Mean", "Neg"),
+    *("Pack", "Reshape", "Squeeze", "StopGradient", "Sub", "Sum", "Transpose"),
+}
 _SCATTERING = {
     *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub"),
     *("GatherNd", "TensorScatterUpdate"),
 }
 """Operations that read or change rows at given places."""
-_OF_PAIRS = {
-    *("Add", "AddV2", "ApproximateEqual", "Atan2", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
-    *("BroadcastTo",),
-    *("Div", "DivNoNan", "Equal", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Less"),
-    *("LessEqual", "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "MulNoNan"),
-    *("NotEqual", "Pow", "RealDiv", "SelectV2", "SquaredDifference", "Sub", "TruncateDiv"),
-    *("TruncateMod", "Xdivy", "Xlog1py", "Xlogy"),
-}
-"""Operations on two tensors whose axes are matched from the last one on."""
 
 
-def combines_examples(value: Any, replica: Replica) -> bool:
+def combines_examples(value: Any, replica: Replica, *, are_weighted: bool = False) -> bool:
     """Returns whether a loss, or a part of it, combines a replica's examples with each other.
 
     Three kinds of operations do: a product of the examples' vectors with each other; an operation
@@ -74,44 +67,144 @@ def combines_examples(value: Any, replica: Replica) -> bool:
     Args:
         value: The loss or the part, a tensor of the replica's step.
         replica: The replica that is being traced.
+        are_weighted: Whether the rows of the value will have weights. Otherwise a mean over the
+            examples may be added to each of them, since their mean then is a mean as well.
     """
     if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
         return False
     origins = replica.origins
     of_layers = {id(each): each for each in made_from(value, origins, stop=LAYERS | CALLS)}
+    even = {} if are_weighted else _spread_evenly(value, replica)
+
+    def are_used(tensor: Tensor) -> bool:
+        return "rows" in used_by(tensor, origins)
+
     return any(
-        _combines(tensor, origins) and (id(tensor) in of_layers or is_of_step(tensor.op))
+        (id(tensor) in of_layers or is_of_step(tensor.op))
+        and id(tensor) not in even
+        and _combines(tensor, origins, are_used)
         for tensor in made_from(value, origins, stop=CALLS)
     )
 
 
-def _combines(tensor: Tensor, origins: Origins) -> bool:
+def _combines(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], bool]) -> bool:
     """Returns whether the operation that makes a tensor combines examples with each other.
 
     Only this one operation is judged, and not the operations that make its inputs.
 
     Args:
-        tensor: A tensor of the replica's step.
+        tensor: A tensor of the replica's step, or of a loop or a branch in it.
         origins: The record of which tensors kfit has marked, such as the examples.
+        are_used: A function that returns whether a tensor is computed from examples' values.
     """
     op = tensor.op
+    if op.type in LOOPS | BRANCHES:
+        return combines_inside(
+            op, are_used, lambda each, are_used: _combines(each, origins, are_used)
+        )
+    if op.type.startswith("TensorList") or op.type == "IdentityN":
+        return False
     if op.type in _RESHAPING or op.type in CALLS:
         return False
     if op.type in CONTRACTIONS:
-        return _multiplies_examples(op, origins)
+        return _multiplies_examples(op, are_used)
     if _moves_rows(op, origins):
-        return "rows" in used_by(op.inputs[0], origins)
+        return are_used(op.inputs[0])
     if _numbers_rows(tensor, origins):
         return True
     axis = rows_axis(tensor)
     if axis is None or op.type in _REDUCING:
         return False
     return any(
-        "rows" in used_by(each, origins)
+        are_used(each)
         for each in op.inputs
         # Integers may be indices, which need no row of their own for each row of the result.
-        if (each.dtype.is_floating or op.type in _OF_PAIRS) and not _has_rows_at(each, axis, op)
+        if (each.dtype.is_floating or op.type in BROADCASTING) and not _has_rows_at(each, axis, op)
     )
+
+
+def _spread_evenly(value: Tensor, replica: Replica) -> dict[int, Tensor]:
+    """Returns the tensors in which a mean over the examples is added to the value of each of them.
+
+    Examples are `tf.ones_like(values) * mean` and `values - mean`. If nothing but sums and means of
+    such tensors is computed, they are those of one device.
+
+    Args:
+        value: The tensor that is computed from them.
+        replica: The replica that is being traced.
+    """
+    origins = replica.origins
+    found: dict[int, Tensor] = {}
+    others: dict[int, Tensor] = {}
+    waiting = [(value, True)]
+    while waiting:
+        tensor, is_linear = waiting.pop()
+        is_marked = origins.known_kind(tensor) is not None
+        if is_marked or not origins.is_of_step(tensor) or id(tensor) in others:
+            continue
+        if is_linear and id(tensor) in found:
+            continue
+        (found if is_linear else others)[id(tensor)] = tensor
+        spread = _spread(tensor, replica) if is_linear else None
+        waiting += [
+            (each, is_linear and (each is spread or _adds(tensor.op, each, replica)))
+            for each in tensor.op.inputs
+        ]
+    return {
+        key: each
+        for key, each in found.items()
+        if key not in others and _spread(each, replica) is not None
+    }
+
+
+def _spread(tensor: Tensor, replica: Replica) -> Tensor | None:
+    """Returns the mean over the examples that the last operation adds to each of them, or None."""
+    op = tensor.op
+    if op.type in ("Fill", "BroadcastTo", "Tile"):
+        mean, rows = op.inputs[1 if op.type == "Fill" else 0], None
+    elif op.type in ("Add", "AddV2", "Sub", "Mul"):
+        without = [each for each in op.inputs if rows_axis(each) is None]
+        mean = without[0] if len(without) == 1 else None
+        rows = next((each for each in op.inputs if each is not mean), None)
+    else:
+        return None
+    if mean is None or rows_axis(tensor) is None or rows_axis(mean) is not None:
+        return None
+    if op.type == "Mul" and (rows is None or not _is_filled(rows, replica)):
+        return None
+    return mean if kinds_of(mean, replica) == {"mean"} else None
+
+
+def _is_filled(rows: Tensor, replica: Replica) -> bool:
+    """Returns whether all rows of a tensor are equal, and equal on all replicas."""
+    op = rows.op
+    if op.type in ("OnesLike", "ZerosLike"):
+        return True
+    if op.type in ("Fill", "BroadcastTo"):
+        return not replica.origins.is_own(op.inputs[1 if op.type == "Fill" else 0])
+    if op.type == "Mul":
+        return all(
+            _is_filled(each, replica)
+            if rows_axis(each) is not None
+            else not replica.origins.is_own(each)
+            for each in op.inputs
+        )
+    return op.type in ("Identity", "Cast", "Reshape", "ExpandDims", "Squeeze") and _is_filled(
+        op.inputs[0], replica
+    )
+
+
+def _adds(op: tf.Operation, tensor: Tensor, replica: Replica) -> bool:
+    """Returns whether an operation is linear in an input, with a factor of all replicas."""
+    if op.type in _LINEAR:
+        return True
+    if op.type in ("Mul", "RealDiv", "DivNoNan"):
+        one, other = op.inputs
+        if op.type == "Mul":
+            factor = other if one is tensor else one
+            return factor is not tensor and not replica.origins.is_own(factor)
+        return one is tensor and other is not tensor and kinds_of(other, replica) <= {"count"}
+    return False
 
 
 def _has_rows_at(tensor: Tensor, axis: int, op: tf.Operation) -> bool:
@@ -127,7 +220,7 @@ def _has_rows_at(tensor: Tensor, axis: int, op: tf.Operation) -> bool:
     place, rank, of_result = rows_axis(tensor), tensor.shape.rank, op.outputs[0].shape.rank
     if place is None:
         return False
-    if op.type not in _OF_PAIRS or rank is None or of_result is None:
+    if op.type not in BROADCASTING or rank is None or of_result is None:
         return True
     return place + of_result - rank == axis
 
@@ -144,12 +237,15 @@ def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
     if rows_axis(tensor) is None or used_by(tensor, origins) != {"count"}:
         return False
     stop = CALLS | LAYERS
-    return kind == "OneHot" or any(
-        each.op.type == "Range" for each in made_from(tensor, origins, stop=stop)
+    if kind == "OneHot" and used_by(tensor.op.inputs[1], origins) == {"count"}:
+        return True  # such as `tf.one_hot(0, n)`
+    return any(
+        each.op.type == "Range" and rows_axis(each) is not None
+        for each in made_from(tensor, origins, stop=stop)
     )
 
 
-def _multiplies_examples(op: tf.Operation, origins: Origins) -> bool:
+def _multiplies_examples(op: tf.Operation, are_used: Callable[[Tensor], bool]) -> bool:
     """Returns whether a product, such as a matrix product, combines examples with each other.
 
     It does if both factors are computed from examples, and the product has an element for each pair
@@ -158,58 +254,20 @@ def _multiplies_examples(op: tf.Operation, origins: Origins) -> bool:
 
     Args:
         op: The operation, one of `CONTRACTIONS` (matrix products and Einsum).
-        origins: The record of which tensors kfit has marked, such as the examples.
+        are_used: A function that returns whether a tensor is computed from examples' values.
     """
-    if not all("rows" in used_by(each, origins) for each in op.inputs):
+    if not all(map(are_used, op.inputs)):
         return False
-    axes = [rows_axis(each) for each in op.inputs]
-    if None in axes:  # a statistic of all examples, such as their covariance
+    of_inputs = [rows_axis(each) for each in op.inputs]
+    axes = [axis for axis in of_inputs if axis is not None]
+    if len(axes) < len(of_inputs):  # a statistic of all examples, such as their covariance
         return rows_axis(op.outputs[0]) is not None
     if op.type == "Einsum":
-        return len({_label(op, index, axis) for index, axis in enumerate(axes)}) > 1
-    return {_role(op, index, axis) for index, axis in enumerate(axes)} not in (
+        return len({label_of(op, index, axis) for index, axis in enumerate(axes)}) > 1
+    return {role_in_product(op, index, axis) for index, axis in enumerate(axes)} not in (
         {"batch"},
         {"summed"},
     )
-
-
-def _label(op: tf.Operation, index: int, axis: int | None) -> str:
-    """Returns the letter that an Einsum, such as "ab,cb->ac", has for the examples of an input.
-
-    Args:
-        op: The operation.
-        index: The index of the input.
-        axis: The axis of the examples in this input.
-    """
-    assert axis is not None
-    part = op.get_attr("equation").decode().partition("->")[0].split(",")[index].strip()
-    before, ellipsis, after = part.partition("...")
-    if axis < len(before):
-        return str(before[axis])
-    rank = op.inputs[index].shape.rank
-    from_end = axis - (rank or axis + 1)
-    return str(after[from_end]) if -from_end <= len(after) else ellipsis
-
-
-def _role(op: tf.Operation, index: int, axis: int | None) -> str:
-    """Returns what a matrix product does along the axis of the examples of one of its factors.
-
-    Args:
-        op: The operation.
-        index: The index of the factor, 0 or 1.
-        axis: The axis of the examples in this factor.
-
-    Returns:
-        "batch" if there is a product for each example, "summed" if the product sums over the
-        examples, and "free" if it has a row or a column for each.
-    """
-    assert axis is not None
-    rank = op.inputs[index].shape.rank
-    if rank is None or axis < rank - 2:
-        return "batch"
-    names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
-    is_last = (axis == rank - 1) != op.get_attr(names[index])
-    return "summed" if is_last == (index == 0) else "free"
 
 
 def _moves_rows(op: tf.Operation, origins: Origins) -> bool:
@@ -241,7 +299,7 @@ def _moves_rows(op: tf.Operation, origins: Origins) -> bool:
     if op.type in _ALONG_ALL_BUT_THE_FIRST:
         return rows > 0
     if op.type in _SCATTERING:
-        return rows == 0 and not has_rows(op.inputs[1])
+        return rows == 0 and rows_axis(op.inputs[1]) is None
     if op.type == "StridedSlice":
         parts = [index for index, axis in parts_of_slice(op, rank) if axis == rows]
         steps = tf.get_static_value(op.inputs[3])

@@ -9,70 +9,18 @@ be of any kind. The graph that is being traced shows the kind.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from kfit.exactness.added_rows import Added, added_rows
-from kfit.exactness.code_of_steps import is_of_step
-from kfit.exactness.origins import Origins
+from kfit.exactness.added_rows import added_rows
+from kfit.exactness.chosen_rows import are_chosen
+from kfit.exactness.kind_reading import AS_IT_IS, DIVISIONS, Reading
+from kfit.exactness.kinds import Kinds
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import has_rows, parts_of_slice, rows_axis
+from kfit.exactness.rows_axis import rows_axis
 
 Tensor = Any
-Kind = Literal["rows", "mean", "sum", "count", "inverse", "other", "unknown"]
-"""How a value depends on the examples of a replica:
-
-    rows     one value for each example
-    mean     a mean over the examples
-    sum      a sum over the examples
-    count    the number of examples, or a multiple of it
-    inverse  a constant divided by the number of examples
-    other    anything else that is computed from the examples
-    unknown  the graph does not show it
-"""
-Kinds = frozenset[Kind]
-
-_NONE: Kinds = frozenset()
-_SUM: Kinds = frozenset({"sum"})
-_COUNT: Kinds = frozenset({"count"})
-_INVERSE: Kinds = frozenset({"inverse"})
-_LINEAR = {
-    *("Identity", "Cast", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape"),
-    *("AddV2", "Add", "AddN", "Sub", "Neg", "Pack", "ConcatV2", "Squeeze", "ExpandDims"),
-    *("Reshape", "Transpose", "StridedSlice", "Unpack", "IdentityN", "PlaceholderWithDefault"),
-}
-"""Operations whose result is a mean if all inputs are means, and a sum if all inputs are sums."""
-_AS_IT_IS = {"Identity", "EnsureShape", "CheckNumerics", "Reshape", "Squeeze"}
-_DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
-_PRODUCTS = {"Mul", "MulNoNan"}
-_REDUCTIONS = {"Mean": "mean", "Sum": "sum"}
-_OTHER_REDUCTIONS = {"Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"}
-CONTRACTIONS = {"MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"}
-_ADD_UP = {
-    *("L2Loss", "Bincount", "DenseBincount", "SegmentSum", "SegmentSumV2", "UnsortedSegmentSum"),
-    *("ScatterNd", "HistogramFixedWidth"),
-}
-LAYERS = {*CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
-"""Operations of layers, at which the search for selected rows or for pairs of examples stops."""
-SIZES = {"Shape", "ShapeN", "Size"}
-_HOMOGENEOUS = {*_LINEAR, "Abs", "LeakyRelu", "Relu", "Select", "SelectV2"}
-"""Operations whose result is n times as large if their inputs are, for a positive n."""
-_COPYING = {"BroadcastTo": 0, "Fill": 1, "GatherV2": 0, "Tile": 0}
-"""Operations that repeat or pick values, and the index of the input that holds these."""
-_TINY = 1e-6
-_ONES = {"Fill", "OnesLike"}
-_COUNTING = {"Prod", "Maximum", "Minimum"}
-_CHOICES_BY_VALUE = {"Where", "DynamicPartition"}
-_CHOICES_BY_PLACE = {"TopKV2", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"}
-_OF_EACH_RAGGED_ROW = {
-    *("RaggedGather", "RaggedTensorToTensor", "RaggedTensorToVariant", "SparseToDense"),
-    *("SegmentMax", "SegmentMean", "SegmentMin", "SegmentProd", "SegmentSum", "SegmentSumV2"),
-    *("SparseSegmentMean", "SparseSegmentSum", "SparseTensorDenseMatMul", "UnsortedSegmentMax"),
-    *("UnsortedSegmentMin", "UnsortedSegmentProd", "UnsortedSegmentSum"),
-}
-"""Operations that make rows of examples of the values of a ragged or sparse batch."""
-CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 
 
 def kinds_of(value: Any, replica: Replica) -> Kinds:
@@ -89,11 +37,7 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
     """
     if tf.executing_eagerly() or not replica.hides_rows:
         return frozenset({"unknown"})
-    return _Reading(replica).of(value)
-
-
-_KINDS_OF_SUMS: dict[int | None, Kinds] = {0: _SUM, -1: frozenset({"mean"})}
-"""The kind of a sum over rows, by the power of their number by which they are multiplied."""
+    return Reading(replica).of(value)
 
 
 def has_rows_of_examples(value: Any, replica: Replica) -> bool:
@@ -112,7 +56,7 @@ def has_rows_of_examples(value: Any, replica: Replica) -> bool:
         return True
     if not replica.origins.is_of_step(value) or not value.dtype.is_floating:
         return True
-    return rows_axis(value) is not None or "rows" in _Reading(replica).of(value)
+    return rows_axis(value) is not None or "rows" in Reading(replica).of(value)
 
 
 def has_rows_elsewhere(value: Any, replica: Replica) -> bool:
@@ -139,7 +83,7 @@ def has_other_rows(value: Tensor, replica: Replica, *, by_value: bool) -> bool:
         return False
     if added_rows(value, replica.origins):
         return True
-    return _Reading(replica).are_chosen(value, by_value=by_value)
+    return are_chosen(value, replica.origins, by_value=by_value)
 
 
 def power_of_number(value: Any, replica: Replica) -> int | None:
@@ -159,7 +103,7 @@ def power_of_number(value: Any, replica: Replica) -> int | None:
     """
     if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
         return 0
-    return _Reading(replica).power(value)
+    return Reading(replica).power(value)
 
 
 class Addend(NamedTuple):
@@ -207,7 +151,7 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
     """
     if tf.executing_eagerly() or not replica.hides_rows:
         return [Addend(value, 1.0, frozenset({"unknown"}))]
-    reading = _Reading(replica)
+    reading = Reading(replica)
     found: list[Addend] = []
     waiting: list[tuple[Tensor, Any]] = [(value, 1.0)]
     while waiting:
@@ -220,7 +164,7 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
     return found
 
 
-def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None:
+def _parts(tensor: Tensor, reading: Reading) -> list[tuple[Tensor, Any]] | None:
     """Splits a tensor into the terms that its last operation adds up.
 
     Args:
@@ -236,7 +180,7 @@ def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None
     kind, inputs = tensor.op.type, list(tensor.op.inputs)
     if kind == "Sum" and inputs[0].op.type == "Pack":
         kind, inputs = "AddN", list(inputs[0].op.inputs)
-    if kind in _AS_IT_IS:
+    if kind in AS_IT_IS:
         inputs = inputs[:1]
     if any(each.dtype != tensor.dtype for each in inputs):
         return None
@@ -245,15 +189,15 @@ def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None
             if _are_alike(other, tensor) and not reading.of(one):
                 return [(other, one)]
         return None
-    if not all(_are_alike(each, tensor) for each in inputs[: 1 if kind in _DIVISIONS else None]):
+    if not all(_are_alike(each, tensor) for each in inputs[: 1 if kind in DIVISIONS else None]):
         return None
-    if kind in _AS_IT_IS or kind in ("AddV2", "Add", "AddN"):
+    if kind in AS_IT_IS or kind in ("AddV2", "Add", "AddN"):
         return [(each, 1.0) for each in inputs]
     if kind == "Neg":
         return [(inputs[0], -1.0)]
     if kind == "Sub":
         return [(inputs[0], 1.0), (inputs[1], -1.0)]
-    if kind in _DIVISIONS and not reading.of(inputs[1]):
+    if kind in DIVISIONS and not reading.of(inputs[1]):
         return [(inputs[0], 1.0 / inputs[1])]
     return None
 
@@ -261,408 +205,3 @@ def _parts(tensor: Tensor, reading: _Reading) -> list[tuple[Tensor, Any]] | None
 def _are_alike(one: Tensor, other: Tensor) -> bool:
     """Returns whether two tensors have the same static shape, as two scalars have."""
     return one.shape.is_fully_defined() and one.shape == other.shape
-
-
-class _Reading:
-    """A reader of a replica's graph, which finds the kinds of tensors: {"mean"}, {"sum"} and so on.
-
-    The kinds (see `Kind`) say how a tensor depends on the replica's examples. They are found from
-    the operation that computes the tensor and the kinds of its inputs, and are remembered.
-
-    Args:
-        replica: The replica that is being traced.
-    """
-
-    def __init__(self, replica: Replica) -> None:
-        self._origins = replica.origins
-        self._known: dict[int, Kinds] = {}
-        self._powers: dict[int, int | None] = {}
-
-    def of(self, tensor: Tensor) -> Kinds:
-        """Returns the kinds of a tensor: {"mean"} for a mean over the examples, and so on."""
-        try:
-            if id(tensor) not in self._known:
-                self._known[id(tensor)] = self._read(tensor)
-            return self._known[id(tensor)]
-        except RecursionError:  # the graph is too deep to read
-            return frozenset({"other"})
-
-    def may_be_taken_apart(self, tensor: Tensor) -> bool:
-        """Returns whether each term of a sum may be looked at by itself, instead of the sum.
-
-        The sum must be in the step's own graph (not in a function within it) and of a static shape,
-        and its kind (such as a mean over the examples) must not be known already.
-        """
-        return (
-            self._origins.known_kind(tensor) is None
-            and self._origins.is_of_step(tensor)
-            and tensor.shape.is_fully_defined()
-        )
-
-    def _read(self, tensor: Tensor) -> Kinds:
-        known = self._origins.known_kind(tensor)
-        if known is not None:
-            return known
-        if not self._origins.is_of_step(tensor):
-            return frozenset({"unknown"})
-        if not self._origins.is_own(tensor, ()):
-            return _NONE
-        if rows_axis(tensor) is not None and not _is_added_up(tensor):
-            return frozenset({"rows"})
-        if is_inner_size(tensor):
-            return _NONE  # all replicas have rows of one batch
-        found = self._of_operation(tensor.op)
-        return (found - {"rows"}) | {"other"} if "rows" in found else found
-
-    def _of_operation(self, op: tf.Operation) -> Kinds:
-        kind, inputs = op.type, list(op.inputs)
-        if kind in SIZES:
-            if inputs[0].shape.is_fully_defined():
-                return _NONE
-            return frozenset({"other"}) if self.are_chosen(inputs[0]) else _COUNT
-        if kind in CALLS:
-            return frozenset({"unknown"})
-        if kind == "Cast" and inputs[0].dtype.is_floating and not op.outputs[0].dtype.is_floating:
-            return frozenset({"other"}) if self.of(inputs[0]) else _NONE
-        if kind in _LINEAR:
-            found = _NONE.union(*(self.of(each) for each in inputs))
-            return frozenset({"other"}) if "count" in found and self._shifts(op) else found
-        if kind in _COPYING:
-            data = inputs.pop(_COPYING[kind])
-            if not any(self.of(each) for each in inputs):
-                return self.of(data)
-            inputs = list(op.inputs)
-        if kind in _DIVISIONS:
-            return _divided(self.of(inputs[0]), self.of(inputs[1]))
-        if kind in _REDUCTIONS or kind in _OTHER_REDUCTIONS:
-            return self._reduced(op)
-        own = [each for each in map(self.of, inputs) if each]
-        if not own:  # random numbers, which differ between replicas
-            return frozenset({"other"})
-        if kind in _PRODUCTS and len(own) == 1:
-            return own[0]
-        if kind in _PRODUCTS and set(own) == {_SUM, _INVERSE}:
-            return frozenset({"mean"})
-        if kind in _PRODUCTS and set(own) == {frozenset({"mean"}), _COUNT}:
-            return _SUM
-        if kind in _COUNTING and own == [{"count"}]:
-            return own[0]
-        if kind in ("Reciprocal", "Inv") and own == [{"count"}]:
-            return _INVERSE
-        if kind == "UnsortedSegmentSum" and self.of(inputs[0]) <= {"mean", "sum"}:
-            return self.of(inputs[0])  # a sparse gradient (`tf.IndexedSlices`) that was made dense
-        if kind in ("Bincount", "DenseBincount"):
-            own = own[:1]  # the counted numbers; the other input is the number of bins
-        if kind in _ADD_UP | CONTRACTIONS:
-            if all(each == {"rows"} for each in own):
-                with_rows = [each for each in inputs if rows_axis(each) is not None]
-                if any(added_rows(each, self._origins) == Added.OTHERS for each in with_rows):
-                    return frozenset({"other"})
-                powers = [self.power(each) for each in with_rows]
-                power = None if None in powers else sum(filter(None, powers))
-                return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
-            return own[0] if len(own) == 1 and own[0] <= {"mean", "sum"} else frozenset({"other"})
-        return frozenset({"other"})
-
-    def _reduced(self, op: tf.Operation) -> Kinds:
-        reduced = op.inputs[0]
-        before = self.of(reduced)
-        if not before:
-            return _NONE
-        if before == {"count"}:
-            return frozenset({"count" if op.type in _COUNTING else "other"})
-        if "rows" not in before:
-            # The size of a histogram may depend on what the examples of the replica hold.
-            is_mean = op.type == "Mean" and reduced.shape.is_fully_defined()
-            is_fine = is_mean or op.type == "Sum" or before <= {"mean"}
-            return before if op.type in _REDUCTIONS and is_fine else frozenset({"other"})
-        is_whole = rows_axis(reduced) is not None or op.outputs[0].shape.rank == 0
-        if op.type in _OTHER_REDUCTIONS or not is_whole:
-            return frozenset({"other"})
-        if self.are_chosen(reduced, by_value=op.type == "Mean" or reduced.op.type in _ONES):
-            return frozenset({"other"})  # the divisor of a mean is the number of selected examples
-        if reduced.op.type in _ONES and op.type == "Sum":
-            return _COUNT
-        power = self.power(reduced)
-        if power is not None and op.type == "Mean":
-            power -= 1
-        return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
-
-    def _shifts(self, op: tf.Operation) -> bool:
-        """Returns whether an operation adds a constant to the number of examples, as in `n - 1`.
-
-        A tiny one, which keeps a divisor from being 0, does not count.
-        """
-        if op.type not in ("AddV2", "Add", "AddN", "Sub"):
-            return False
-        constants = [tf.get_static_value(each) for each in op.inputs if not self.of(each)]
-        return any(each is None or abs(each).max() > _TINY for each in constants)
-
-    def power(self, tensor: Tensor) -> int | None:
-        """Finds out whether a tensor's rows contain the number of examples as a factor.
-
-        Returns:
-            The exponent p if the rows have the factor n ** p, where n is the number of the
-            replica's examples: 0 if they do not depend on n, and -1 if they were divided by n, so
-            that the sum of the rows is a mean. None if they depend on n in another way.
-        """
-        try:
-            if id(tensor) not in self._powers:
-                self._powers[id(tensor)] = self._power(tensor)
-            return self._powers[id(tensor)]
-        except RecursionError:  # too deep to read, and so far from any number of examples
-            return 0
-
-    def _power(self, tensor: Tensor) -> int | None:
-        is_marked = self._origins.known_kind(tensor) is not None
-        if is_marked or not self._origins.is_of_step(tensor) or tensor.op.type in LAYERS | CALLS:
-            return 0
-        kind, inputs = tensor.op.type, list(tensor.op.inputs)
-        if kind in _AS_IT_IS | _REDUCTIONS.keys() | _OTHER_REDUCTIONS:
-            inputs = inputs[:1]
-        powers = [self._power_of_factor(each) for each in inputs if each.dtype.is_floating]
-        if not any(powers):
-            return None if None in powers else 0
-        if None in powers:
-            return None
-        if kind in _PRODUCTS:
-            return sum(filter(None, powers))
-        if kind in _DIVISIONS:
-            return (powers[0] or 0) - (powers[1] or 0)
-        if kind in ("Square", "L2Loss"):
-            return 2 * (powers[0] or 0)
-        if kind.endswith("Grad"):  # linear in the gradient
-            return max(powers, key=lambda power: abs(power or 0))
-        is_homogeneous = kind in _HOMOGENEOUS | _REDUCTIONS.keys() | {"Max", "Min"}
-        return powers[0] if is_homogeneous and len(set(powers)) == 1 else None
-
-    def _power_of_factor(self, tensor: Tensor) -> int | None:
-        """Finds out whether an input of an operation contains the number of examples as a factor.
-
-        Args:
-            tensor: The input: rows, or a number that may be computed from the number of examples.
-
-        Returns:
-            The exponent p of the factor n ** p, where n is the number of the replica's examples: as
-            from `power` for rows, 1 for n itself and -1 for its inverse. 0 if the input does not
-            depend on n; None if it depends on n in another way, such as the root of n.
-        """
-        if rows_axis(tensor) is not None:
-            return self.power(tensor)
-        kinds = self.of(tensor)
-        if kinds in (_COUNT, _INVERSE):
-            return 1 if kinds == _COUNT else -1
-        used = used_by(tensor, self._origins)
-        if used == _COUNT:
-            return None  # such as the root of the number
-        return self.power(tensor) if used and tensor.op.type in _HOMOGENEOUS else 0
-
-    def are_chosen(self, tensor: Tensor, *, by_value: bool = True) -> bool:
-        """Returns whether a tensor has other rows than all examples have: selected or added ones.
-
-        Rows are selected by `tf.boolean_mask`, `tf.math.top_k` or a slice, for example. The mean
-        over selected rows is not a mean over the examples. The slice by which kfit itself takes the
-        replica's examples out of the batch selects nothing. What layers select counts only if it
-        comes after their products.
-
-        Args:
-            tensor: The tensor.
-            by_value: Whether a selection counts that decides on each example by itself, as a mask
-                does, and whether added rows of zeros count. The sum over such rows is a sum over
-                the examples.
-        """
-        origins = self._origins
-        if by_value and _has_values_of_ragged(tensor, origins):
-            return True
-        if added_rows(tensor, origins) > (Added.NOTHING if by_value else Added.ZEROS):
-            return True
-        near = {id(each) for each in made_from(tensor, origins, stop=LAYERS | _OF_EACH_RAGGED_ROW)}
-        return any(
-            (
-                _chooses_by_place(each.op, origins)
-                or (by_value and each.op.type in _CHOICES_BY_VALUE)
-            )
-            and not origins.are_splits(each.op.inputs[0])
-            and (id(each) in near or is_of_step(each.op))
-            for each in made_from(tensor, origins, stop=CALLS | _OF_EACH_RAGGED_ROW)
-        )
-
-
-def _has_values_of_ragged(tensor: Tensor, origins: Origins) -> bool:
-    """Returns whether a tensor has a row for each value of ragged or sparse examples.
-
-    Their number differs from that of the examples. An operation that adds up or lays out the values
-    of each example makes rows of examples of them.
-    """
-    found = made_from(tensor, origins, stop=_OF_EACH_RAGGED_ROW)
-    followed = [each.op for each in found if each.op.type not in _OF_EACH_RAGGED_ROW]
-    sources = (each for op in followed for each in op.inputs)
-    return any(origins.are_values(each) for each in (tensor, *sources))
-
-
-def _chooses_by_place(op: tf.Operation, origins: Origins) -> bool:
-    """Returns whether an operation selects examples by their place or rank in the batch.
-
-    Args:
-        op: An operation of the replica's step.
-        origins: The record of which tensors kfit has marked.
-    """
-    if op.type in _CHOICES_BY_PLACE:
-        axis, rank = rows_axis(op.inputs[0]), op.inputs[0].shape.rank
-        return rank is None or axis == rank - 1 or op.type != "TopKV2"
-    if op.type == "NonMaxSuppressionV5":
-        return True
-    if op.type in ("Split", "SplitV"):
-        return _splits_rows(op, origins)
-    return op.type == "StridedSlice" and _cuts_rows(op)
-
-
-def is_chosen_by_place(tensor: Tensor, origins: Origins) -> bool:
-    """Returns whether a tensor has rows that were selected by their place in the batch.
-
-    Args:
-        tensor: A tensor of the replica's step.
-        origins: The record of which tensors kfit has marked.
-    """
-    stop = LAYERS | CALLS | _REDUCTIONS.keys() | _OTHER_REDUCTIONS | {"ConcatV2"}
-    return any(
-        _chooses_by_place(each.op, origins) for each in made_from(tensor, origins, stop=stop)
-    )
-
-
-def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor]:
-    """Returns a tensor, and the tensors of the step's graph that it is computed from.
-
-    The graph is followed backwards from the tensor. It is not followed beyond tensors that kfit has
-    marked, such as the replica's examples and sums over all replicas. The result contains no marked
-    tensors.
-
-    Args:
-        value: The tensor.
-        origins: The record of which tensors kfit has marked.
-        stop: Types of operations, such as "MatMul", whose inputs are not followed.
-    """
-    found: dict[int, Tensor] = {}
-    waiting = [value]
-    while waiting:
-        tensor = waiting.pop()
-        is_marked = origins.known_kind(tensor) is not None
-        if id(tensor) in found or is_marked or not origins.is_of_step(tensor):
-            continue
-        found[id(tensor)] = tensor
-        if tensor.op.type not in stop:
-            waiting += tensor.op.inputs
-    return list(found.values())
-
-
-def used_by(tensor: Tensor, origins: Origins) -> Kinds:
-    """Finds out whether a tensor is computed from the examples' values, or from their number only.
-
-    Tensors that kfit has marked as estimates or as equal on all replicas count as neither.
-
-    Args:
-        tensor: A tensor of the replica's step.
-        origins: The record of which tensors kfit has marked.
-
-    Returns:
-        {"rows"} if the tensor is computed from the values of examples, {"count"} if it is computed
-        from the number of examples only, and the empty set if it is computed from neither.
-    """
-    waiting, seen, found = [tensor], set(), _NONE
-    while waiting:
-        tensor = waiting.pop()
-        if id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        known = origins.known_kind(tensor)
-        if known is not None and "rows" in known:
-            return frozenset({"rows"})
-        if known is not None or not origins.is_of_step(tensor):
-            continue
-        if tensor.op.type in SIZES:
-            found = _COUNT if has_rows(tensor.op.inputs[0]) else found
-        elif not is_inner_size(tensor):
-            waiting += tensor.op.inputs
-    return found
-
-
-def _divided(above: Kinds, below: Kinds) -> Kinds:
-    if not below:
-        return above
-    if below == {"count"} and not above:
-        return _INVERSE
-    return frozenset({"mean" if below == {"count"} and above == _SUM else "other"})
-
-
-def is_inner_size(tensor: Tensor) -> bool:
-    """Returns whether a tensor holds sizes of other axes than that of the examples.
-
-    An example is `tf.shape(x)[1]`, and `tf.shape(x)[1:]` for the sizes of several axes.
-    """
-    op = tensor.op
-    if not op.inputs or op.inputs[0].op.type not in ("Shape", "ShapeN"):
-        return False
-    sizes = op.inputs[0]
-    of = sizes.op.inputs[sizes.value_index]
-    rows = rows_axis(of) or 0
-    if op.type == "Unpack":
-        return bool(tensor.value_index != rows)
-    if op.type != "StridedSlice" or of.shape.rank is None:
-        return False
-    begin, end, step = (tf.get_static_value(each) for each in op.inputs[1:])
-    axes = list(range(of.shape.rank))
-    if begin is None or op.get_attr("new_axis_mask") or op.get_attr("ellipsis_mask"):
-        return False
-    if op.get_attr("shrink_axis_mask") & 1:
-        return bool(axes[begin[0]] != rows)
-    if end is None or step is None:
-        return False
-    first = None if op.get_attr("begin_mask") & 1 else begin[0]
-    last = None if op.get_attr("end_mask") & 1 else end[0]
-    return rows not in axes[first : last : step[0]]
-
-
-def _is_added_up(tensor: Tensor) -> bool:
-    """Returns whether a tensor consists of sums over examples, such as the counts of a histogram.
-
-    The first axis of such a tensor is that of the bins, and not that of the examples, even if the
-    size of the axis is not static.
-    """
-    while tensor.op.type in ("Cast", "Identity"):
-        tensor = tensor.op.inputs[0]
-    return tensor.op.type in _ADD_UP
-
-
-def _cuts_rows(op: tf.Operation) -> bool:
-    """Returns whether a slice may leave out some of the examples."""
-    axis, rank = rows_axis(op.inputs[0]), op.inputs[0].shape.rank
-    if axis is None or rank is None:
-        return axis is not None
-    index = next(index for index, of in parts_of_slice(op, rank) if of == axis)
-    if index is None:
-        return False
-    steps = tf.get_static_value(op.inputs[3])
-    if steps is None or abs(steps[index]) != 1:
-        return True
-    return not op.get_attr("begin_mask") & op.get_attr("end_mask") >> index & 1
-
-
-def _splits_rows(op: tf.Operation, origins: Origins) -> bool:
-    """Returns whether an operation splits a batch along the axis of the examples.
-
-    To split as many batches as were put together, as contrastive learning does, is none.
-
-    Args:
-        op: The operation, a Split or SplitV.
-        origins: The record of which tensors kfit has marked.
-    """
-    tensor, axis = (op.inputs[1], op.inputs[0]) if op.type == "Split" else op.inputs[::2]
-    at, rows, rank = tf.get_static_value(axis), rows_axis(tensor), tensor.shape.rank
-    if rows is None or (at is not None and rank is not None and int(at) % rank != rows):
-        return False
-    put_together = (
-        each.op.inputs
-        for each in made_from(tensor, origins, stop=CALLS)
-        if each.op.type == "ConcatV2" and tf.get_static_value(each.op.inputs[-1]) == 0
-    )
-    return all(len(parts) - 1 != op.get_attr("num_split") for parts in put_together)

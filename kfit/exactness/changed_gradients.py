@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import Kinds, kinds_of
+from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.collectives import sum_gradients, with_gradient
+from kfit.exactness.kinds import Kinds
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.heartbeat.tracebacks import warn_user
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import is_inner_size
 from kfit.exactness.replica_context import (
     Replica,
     check_may_meet,
     current_replica,
     current_step,
 )
+from kfit.exactness.rows_axis import is_inner_size
 
 Tensor = Any
 

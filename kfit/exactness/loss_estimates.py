@@ -62,7 +62,14 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 values = estimate_of(values, replica, "What a loss returns")
                 loss = original(values, None, None, reduction, dtype)
             return estimate_of(loss, replica, "What a loss returns")
-        warn_of_rows(values, replica, "What a loss returns", are_averaged=are_averaged)
+        is_plain = sample_weight is None and mask is None and reduction not in (None, "none")
+        warn_of_rows(
+            values,
+            replica,
+            "What a loss returns",
+            are_averaged=are_averaged,
+            are_weighted=not is_plain,
+        )
         if reduction in (None, "none"):
             return loss  # the step decides how the examples' values are reduced
         return replica.origins.estimate(

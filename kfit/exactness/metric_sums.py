@@ -47,7 +47,7 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
             if sample_weight is None:
                 sample_weight = tf.fill(tf.shape(values), replica.share_as(self.dtype))
         else:
-            warn_of_rows(values, replica, _given(self))
+            warn_of_rows(values, replica, _given(self), are_weighted=sample_weight is not None)
             if sample_weight is not None and is_scalar(sample_weight):
                 # Keras adds the mean of the values, with this one weight. The mean of no values
                 # would be NaN.
@@ -75,7 +75,7 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
             values = _estimate_for(self, values, replica)
             values = replica.weigh(keras.ops.cast(values, self.dtype))
         else:
-            warn_of_rows(values, replica, _given(self))
+            warn_of_rows(values, replica, _given(self), are_weighted=sample_weight is not None)
         with replica.adding_up():
             return original(self, values, sample_weight=sample_weight)
 

@@ -2,107 +2,186 @@
 
 It is the first one, until an operation such as a transposition puts it to another place. TensorFlow
 itself writes an operation along the first axis, such as `tf.nn.softmax(x, axis=0)`, as one along
-the last axis between two transpositions.
+the last axis between two transpositions. Static shapes alone do not show the axis: that of time,
+for example, may be of any size as well. So each tensor is followed back to the examples.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from kfit.exactness.placed_axes import KNOWN, placed
+from kfit.exactness.sizes import are_numbers, is_number
+from kfit.internals.graphs import graphs_called_by
+
 Tensor = Any
 
-_MOST_TENSORS = 100
-"""How many tensors are followed back from one to the examples that it is computed from."""
+LOOPS = {"While", "StatelessWhile"}
+BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
+_SHAPED = {"Fill": 0, "BroadcastTo": 1, "Tile": 1, "Reshape": 1}
+"""Operations whose result has a given shape, and the index of the input with the shape."""
+
+_known: WeakKeyDictionary[Any, dict[tuple[str, int], int | None]] = WeakKeyDictionary()
+"""The axes that were found, by the names of the tensors, for each graph."""
 
 
-def has_rows(tensor: Tensor) -> bool:
-    """Returns whether a tensor may have a row for each example, as far as its static shape shows.
-
-    It is meant for graphs in which the number of examples is not static (`Replica.hides_rows`).
-    There a tensor with a row for each example has None as the first size of its static shape. A
-    tensor of unknown rank may have rows, too.
-    """
-    rank = tensor.shape.rank
-    return rank is None or bool(rank and tensor.shape[0] is None)
-
-
-def rows_axis(tensor: Tensor, known: dict[int, int | None] | None = None) -> int | None:
+def rows_axis(tensor: Tensor) -> int | None:
     """Returns the axis of a tensor that has an element for each example; None if no axis has one.
 
-    Args:
-        tensor: A tensor of a graph in which the number of examples is not static.
-        known: The axes that were found already, by the ids of the tensors.
-    """
-    if has_rows(tensor):
-        return 0
-    known = {} if known is None else known
-    if id(tensor) not in known:
-        known[id(tensor)] = None
-        known[id(tensor)] = _axis_from_inputs(tensor, known) if len(known) < _MOST_TENSORS else None
-    return known[id(tensor)]
-
-
-def _axis_from_inputs(tensor: Tensor, known: dict[int, int | None]) -> int | None:
-    open_axes = [axis for axis, size in enumerate(tensor.shape) if size is None]
-    for each in tensor.op.inputs if open_axes else ():
-        if each.dtype in (tf.resource, tf.variant) or each.shape.rank is None:
-            continue
-        axis = rows_axis(each, known)
-        placed = None if axis is None else _placed(tensor.op, axis, each.shape.rank)
-        if placed in open_axes:
-            return placed
-    return None
-
-
-def _placed(op: tf.Operation, axis: int, rank: int) -> int | None:
-    """Returns where the axis of the examples of an input is in the result of an operation.
+    The graph must be one in which the number of examples is not static (`Replica.hides_rows`). A
+    tensor of unknown rank is taken for one with the examples in its first axis.
 
     Args:
-        op: The operation.
-        axis: The axis of the examples in an input.
-        rank: The number of axes of that input.
+        tensor: A tensor of the graph; or a list of tensors, as of a `tf.TensorArray`, in which the
+            places are the first axis.
     """
-    rank_of_result = op.outputs[0].shape.rank
-    if op.type == "Transpose":
-        order = tf.get_static_value(op.inputs[1])
-        # TensorFlow itself computes the order of axes of which it puts one to the end.
-        return rank - 1 if order is None else list(order).index(axis)
-    if op.type in ("ExpandDims", "Pack"):
-        at = op.get_attr("axis") if op.type == "Pack" else tf.get_static_value(op.inputs[1])
-        return None if at is None else axis + (int(at) % (rank + 1) <= axis)
-    if op.type == "StridedSlice":
-        dropped = op.get_attr("shrink_axis_mask")
-        parts = parts_of_slice(op, rank)
-        before = parts[: next(i for i, (_, of) in enumerate(parts) if of == axis)]
-        return sum(1 for index, _ in before if index is None or not dropped >> index & 1)
-    return axis + rank_of_result - rank if rank_of_result and rank_of_result >= rank else None
-
-
-def parts_of_slice(op: tf.Operation, rank: int) -> list[tuple[int | None, int | None]]:
-    """Returns what a slice, such as `x[:, None, ::-1]`, does to each axis, in their order.
-
-    Args:
-        op: The operation, a StridedSlice.
-        rank: The number of axes of the tensor that is sliced.
-
-    Returns:
-        Pairs of the index of a part of the slice, and of the axis that it belongs to. The index is
-        None for an axis that is left as it is, and the axis is None if the part adds one.
-    """
-    count = op.inputs[1].shape[0] or 0
-    ellipsis, added = op.get_attr("ellipsis_mask"), op.get_attr("new_axis_mask")
-    parts: list[tuple[int | None, int | None]] = []
-    axis = 0
-    for index in range(count):
-        if ellipsis >> index & 1:
-            rest = sum(1 for each in range(index + 1, count) if not added >> each & 1)
-            parts += [(None, each) for each in range(axis, rank - rest)]
-            axis = rank - rest
-        elif added >> index & 1:
-            parts.append((index, None))
+    if not _may_have_rows(tensor):
+        return None
+    known = _known.setdefault(tensor.graph, {})
+    waiting, begun = [tensor], set()
+    while waiting:
+        name = _name(waiting[-1])
+        if name in known:
+            waiting.pop()
+        elif name in begun:
+            known[name] = _axis(waiting.pop())
         else:
-            parts.append((index, axis))
-            axis += 1
-    return parts + [(None, each) for each in range(axis, rank)]
+            begun.add(name)
+            inputs = filter(_may_have_rows, waiting[-1].op.inputs)
+            waiting += [each for each in inputs if _name(each) not in begun]
+    return known[_name(tensor)]
+
+
+def is_inner_size(tensor: Tensor) -> bool:
+    """Returns whether a tensor holds sizes of other axes than that of the examples.
+
+    An example is `tf.shape(x)[1]`, and `tf.shape(x)[1:]` for the sizes of several axes.
+    """
+    op = tensor.op
+    if op.type in ("Shape", "ShapeN"):
+        of = op.inputs[tensor.value_index]
+        return of.shape.rank is not None and rows_axis(of) is None
+    if op.type not in ("StridedSlice", "Unpack") or op.inputs[0].op.type not in ("Shape", "ShapeN"):
+        return False
+    if tensor.shape.rank == 0:
+        return is_number(tensor, rows_axis) is False
+    sizes = are_numbers(tensor, rows_axis)
+    return sizes is not None and not any(each is not False for each in sizes)
+
+
+def enter(op: tf.Operation) -> list[Any]:
+    """Returns the graphs of a loop or of branches, in which the axes of all inputs are then known.
+
+    Args:
+        op: The operation, of a type in `LOOPS` or `BRANCHES`.
+    """
+    graphs = graphs_called_by(op)
+    given = [rows_axis(each) for each in op.inputs[0 if op.type in LOOPS else 1 :]]
+    for graph in graphs:
+        known = _known.setdefault(graph, {})
+        for inner, axis in zip(graph.inputs, given, strict=False):
+            known.setdefault(_name(inner), axis)
+    return graphs
+
+
+def _name(tensor: Tensor) -> tuple[str, int]:
+    return tensor.op.name, tensor.value_index
+
+
+def _is_list(tensor: Tensor) -> bool:
+    return tensor.dtype == tf.variant and tensor.shape.rank == 0
+
+
+def _may_have_rows(tensor: Tensor) -> bool:
+    if tensor.dtype == tf.resource:
+        return False
+    return tensor.shape.rank is None or None in tensor.shape.as_list() or _is_list(tensor)
+
+
+def _axis(tensor: Tensor) -> int | None:
+    """Returns the axis of the examples of a tensor; those of its inputs were found before."""
+    op = tensor.op
+    if op.type in LOOPS | BRANCHES:
+        return _axis_of_called(tensor)
+    if op.type.startswith("TensorList"):
+        return _axis_of_list(op)
+    if op.type in ("Identity", "IdentityN"):
+        return rows_axis(op.inputs[tensor.value_index])
+    if tensor.shape.rank is None:
+        return 0
+    open_axes = [axis for axis, size in enumerate(tensor.shape) if size is None]
+    first = 0 if 0 in open_axes else None
+    if _is_list(tensor) or op.type in ("Placeholder", "PlaceholderWithDefault"):
+        return first
+    if op.type in _SHAPED or op.type == "Range":
+        return _axis_by_sizes(op, open_axes)
+    found = {i: rows_axis(each) for i, each in enumerate(op.inputs) if _may_have_rows(each)}
+    if any(op.inputs[index].shape.rank is None for index in found):
+        return first
+    for index, axis in found.items():
+        at = None if axis is None else placed(op, index, axis)
+        if at in open_axes:
+            return at
+    has_lost_it = op.type in KNOWN or not any(axis is not None for axis in found.values())
+    return None if found and has_lost_it else first
+
+
+def _axis_by_sizes(op: tf.Operation, open_axes: list[int]) -> int | None:
+    """Returns the axis of the examples of a tensor that was made of a given shape."""
+    first = 0 if 0 in open_axes else None
+    if op.type == "Range":
+        return None if is_number(op.inputs[1], rows_axis) is False else first
+    sizes = are_numbers(op.inputs[_SHAPED[op.type]], rows_axis)
+    data = op.inputs[1 - _SHAPED[op.type]]
+    axis = rows_axis(data)
+    at = placed(op, 1 - _SHAPED[op.type], axis) if axis is not None else None
+    if op.type != "Reshape" and at in open_axes:
+        return at
+    if sizes is not None and len(sizes) == op.outputs[0].shape.rank and op.type != "Tile":
+        numbers = [each for each in open_axes if sizes[each]]
+        if numbers:
+            return numbers[0]
+        if op.type != "Reshape" and all(sizes[each] is False for each in open_axes):
+            return None
+    if op.type == "Reshape":
+        if axis is None and _may_have_rows(data):
+            return None
+        return first if not axis else next(iter(open_axes), None)
+    before = data.shape.rank or 0
+    shift = op.outputs[0].shape.rank - before
+    opened = [each for each in open_axes if each < shift or data.shape[each - shift] is not None]
+    return next(iter(opened), None)
+
+
+def _axis_of_list(op: tf.Operation) -> int | None:
+    if op.type == "TensorListFromTensor":
+        return rows_axis(op.inputs[0])
+    if op.type == "TensorListReserve":
+        return 0 if is_number(op.inputs[1], rows_axis) else None
+    if op.type in ("TensorListSetItem", "TensorListPushBack"):
+        of_list = rows_axis(op.inputs[0])
+        of_item = rows_axis(op.inputs[2 if op.type == "TensorListSetItem" else 1])
+        return of_list if of_item is None else of_item + 1
+    axis, result = rows_axis(op.inputs[0]), op.outputs[-1].shape
+    if op.type == "TensorListStack":
+        return axis if axis is None or result.rank is None or result[axis] is None else None
+    if op.type in ("TensorListGetItem", "TensorListPopBack"):
+        return axis - 1 if axis else None
+    return axis
+
+
+def _axis_of_called(tensor: Tensor) -> int | None:
+    op = tensor.op
+    graphs = enter(op)
+    if not graphs and op.type in LOOPS:
+        return rows_axis(op.inputs[tensor.value_index])
+    if not graphs:
+        return 0 if tensor.shape.rank is None or tensor.shape.as_list()[:1] == [None] else None
+    results = [graph.outputs[tensor.value_index] for graph in graphs[:1]]
+    if op.type in LOOPS:
+        results = [op.inputs[tensor.value_index], *results]
+    axes = [axis for axis in map(rows_axis, results) if axis is not None]
+    return axes[0] if axes else None

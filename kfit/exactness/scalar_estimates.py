@@ -16,18 +16,17 @@ import tensorflow as tf
 from kfit.distribute.contexts import replicas_meet_here
 from kfit.exactness.across_examples import combines_examples
 from kfit.exactness.batch_kinds import (
-    CALLS,
     Addend,
-    Kinds,
     addends_of,
     has_other_rows,
     has_rows_of_examples,
     kinds_of,
-    made_from,
     power_of_number,
 )
 from kfit.exactness.changed_gradients import early_sums
+from kfit.exactness.kinds import Kinds
 from kfit.exactness.replica_context import Replica, current_replica, current_step
+from kfit.exactness.sources import CALLS, made_from
 from kfit.heartbeat.tracebacks import warn_user
 
 Tensor = Any
@@ -160,7 +159,7 @@ def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
     """Splits a loss into the terms that are added up in it, as far as the graph shows them.
 
     Only a scalar is split. A loss with a value for each example is one term. Its kind (see
-    `kfit.exactness.batch_kinds.Kind`) tells what the sum of the values is, since a tape takes the
+    `kfit.exactness.kinds.Kind`) tells what the sum of the values is, since a tape takes the
     gradient of this sum: "mean" if the values are divided by the number of examples; "rows", which
     is treated like "sum", if they do not depend on this number; otherwise "other".
     """
@@ -265,7 +264,9 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and value.dtype.is_floating and value.shape.rank == 0
 
 
-def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
+def warn_if_combined(
+    value: Tensor, replica: Replica, what: str, *, are_weighted: bool = False
+) -> None:
     """Warns if a loss, or a part of it, combines a replica's examples with each other.
 
     For example, a contrastive loss compares each example with all others. A replica could compare
@@ -275,6 +276,7 @@ def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
         value: The loss, or its value for each example.
         replica: The replica that is being traced.
         what: What to call the value in the warning, beginning with a capital letter.
+        are_weighted: Whether the values for each example will have weights.
     """
     if _are_used(value, replica.results.keys(), replica):
         warn_user(
@@ -282,7 +284,7 @@ def warn_if_combined(value: Tensor, replica: Replica, what: str) -> None:
             "its own examples only, so that the numbers depend on how many replicas there are. "
             "Let a callback pass the result to a variable of the model between the steps."
         )
-    if combines_examples(value, replica):
+    if combines_examples(value, replica, are_weighted=are_weighted):
         warn_user(
             f"{what} combines the examples of the batch with each other, as a contrastive loss "
             "does. Each replica combines its own examples only, so that the numbers depend on how "
@@ -313,7 +315,12 @@ def _warn_if_of_gradients(loss: Any, replica: Replica) -> None:
 
 
 def warn_of_rows(
-    values: Tensor, replica: Replica, what: str, *, are_averaged: bool = False
+    values: Tensor,
+    replica: Replica,
+    what: str,
+    *,
+    are_averaged: bool = False,
+    are_weighted: bool = False,
 ) -> None:
     """Warns if the value of an example depends on the replica's other examples or their number.
 
@@ -325,8 +332,9 @@ def warn_of_rows(
         what: What to call the values in the warning, beginning with a capital letter.
         are_averaged: Whether Keras divides the sum of the values by their number, so that examples
             that a mask has left out make a difference.
+        are_weighted: Whether the values will have weights, or a mask.
     """
-    warn_if_combined(values, replica, what)
+    warn_if_combined(values, replica, what, are_weighted=are_weighted)
     if has_other_rows(values, replica, by_value=are_averaged):
         _warn_of(what)
     if power_of_number(values, replica) != 0:

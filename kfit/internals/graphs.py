@@ -1,10 +1,12 @@
-"""What can be asked of graphs: functions of `tf.compat.v1`, and what is a branch or a loop."""
+"""What can be asked of graphs: functions of `tf.compat.v1`, and branches and loops in graphs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import tensorflow as tf
+
+from kfit.internals.private import uses
 
 _BRANCHES = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
 """The classes of the graphs of `tf.cond` and `tf.while_loop`, which have no public names."""
@@ -42,3 +44,29 @@ def is_within_branch(outer: Any) -> bool:
         found = found or type(graph).__name__ in _BRANCHES
         graph = getattr(graph, "outer_graph", None)
     return found and graph is outer
+
+
+@uses(
+    "tensorflow.python.framework.ops.Graph._get_function",
+    because="nothing public leads from a loop to its function",
+)
+def graphs_called_by(op: tf.Operation) -> list[Any]:
+    """Returns the graphs of the functions that a loop or a conditional calls.
+
+    Args:
+        op: An operation such as While or If.
+
+    Returns:
+        For a loop, the graph of its body and that of its condition; otherwise those of the
+        branches. The list is empty if the functions have no graphs of this kind, as those that
+        TensorFlow still defines in the way of its first version.
+    """
+    attributes = op.node_def.attr
+    if "body" in attributes:
+        functions = [attributes["body"].func, attributes["cond"].func]
+    elif "then_branch" in attributes:
+        functions = [attributes["then_branch"].func, attributes["else_branch"].func]
+    else:
+        functions = list(attributes["branches"].list.func)
+    graphs = [getattr(op.graph._get_function(each.name), "graph", None) for each in functions]
+    return [] if None in graphs else graphs

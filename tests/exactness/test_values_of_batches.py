@@ -50,6 +50,12 @@ EXACT: dict[str, Function] = {
     ),
     "columns": lambda y, p: 0.1 * tf.transpose(squares(y, p)),
     "squares_of_columns": lambda y, p: squares(tf.transpose(y), tf.transpose(p)),
+    "mean_for_each": lambda y, p: tf.ones_like(p[:, 0]) * tf.reduce_mean(squares(y, p)),
+    "filled_with_mean": lambda y, p: tf.fill([tf.shape(p)[0]], tf.reduce_mean(squares(y, p))),
+    "mean_added_to_each": lambda y, p: p[:, 0] + tf.reduce_mean(squares(y, p)),
+    "sum_of_filled": lambda y, p: (
+        0.1 * tf.reduce_sum(tf.fill([tf.shape(p)[0], 2], tf.reduce_mean(squares(y, p))))
+    ),
 }
 WARNED: dict[str, Function] = {
     "largest": lambda y, p: tf.reduce_max(squares(y, p), 0),
@@ -165,6 +171,17 @@ def test_a_loss_of_another_vector_is_warned_of(tiny: Any, name: str) -> None:
     model = of_losses({name: WARNED[name]}, "sum")
     with pytest.warns(UserWarning, match="What a loss returns is neither a mean nor a sum"):
         kfit.Trainer(model, tiny.strategy(2)).fit(X, {name: Y}, **OPTIONS)
+
+
+@pytest.mark.parametrize("weights", [None, np.linspace(0, 1, 17)])
+def test_a_mean_that_is_added_to_weighted_values_is_warned_of(tiny: Any, weights: Any) -> None:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(4)])
+    model.compile("sgd", EXACT["mean_added_to_each"])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kfit.Trainer(model, tiny.strategy(2)).fit(X, Y, sample_weight=weights, **OPTIONS)
+    said = [str(each.message) for each in caught]
+    assert any("combines the examples" in each for each in said) == (weights is not None)
 
 
 def test_one_value_of_a_batch_of_masked_predictions(tiny: Any) -> None:

@@ -1,0 +1,326 @@
+"""Reads from the graph how a value is computed from a replica's examples, operation by operation.
+
+For example, `tf.reduce_mean` makes a mean of one value for each example, and the sum of two means
+is a mean. Loops and branches are read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from kfit.exactness.added_rows import Added, added_rows
+from kfit.exactness.chosen_rows import are_chosen, may_choose
+from kfit.exactness.kinds import COUNT, INVERSE, NONE, SUM, Kinds
+from kfit.exactness.replica_context import Replica
+from kfit.exactness.rows_axis import BRANCHES, LOOPS, enter, is_inner_size, rows_axis
+from kfit.exactness.sizes import SIZES
+from kfit.exactness.sources import CALLS, CONTRACTIONS, LAYERS, made_from, used_by
+
+Tensor = Any
+
+_LINEAR = {
+    *("Identity", "Cast", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape"),
+    *("AddV2", "Add", "AddN", "Sub", "Neg", "Pack", "ConcatV2", "Squeeze", "ExpandDims"),
+    *("Reshape", "Transpose", "StridedSlice", "Unpack", "IdentityN", "PlaceholderWithDefault"),
+}
+"""Operations whose result is a mean if all inputs are means, and a sum if all inputs are sums."""
+AS_IT_IS = {"Identity", "EnsureShape", "CheckNumerics", "Reshape", "Squeeze"}
+DIVISIONS = {"RealDiv", "DivNoNan", "Div"}
+_PRODUCTS = {"Mul", "MulNoNan"}
+_REDUCTIONS = {"Mean": "mean", "Sum": "sum"}
+_OTHER_REDUCTIONS = {"Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"}
+_ADD_UP = {
+    *("L2Loss", "Bincount", "DenseBincount", "SegmentSum", "SegmentSumV2", "UnsortedSegmentSum"),
+    *("ScatterNd", "HistogramFixedWidth"),
+}
+_HOMOGENEOUS = {*_LINEAR, "Abs", "LeakyRelu", "Relu", "Select", "SelectV2"}
+"""Operations whose result is n times as large if their inputs are, for a positive n."""
+_COPYING = {"BroadcastTo": 0, "Fill": 1, "GatherV2": 0, "Tile": 0}
+"""Operations that repeat or pick values, and the index of the input that holds these."""
+_TINY = 1e-6
+_MOST_ROUNDS = 4
+"""How often the body of a loop is read until the kinds of its results stay the same."""
+_ONES = {"Fill", "OnesLike"}
+_COUNTING = {"Prod", "Maximum", "Minimum"}
+_KINDS_OF_SUMS: dict[int | None, Kinds] = {0: SUM, -1: frozenset({"mean"})}
+"""The kind of a sum over rows, by the power of their number by which they are multiplied."""
+
+
+class Reading:
+    """A reader of a replica's graph, which finds the kinds of tensors: {"mean"}, {"sum"} and so on.
+
+    The kinds (see `Kind`) say how a tensor depends on the replica's examples. They are found from
+    the operation that computes the tensor and the kinds of its inputs, and are remembered.
+
+    Args:
+        replica: The replica that is being traced.
+        inside: The graph of a loop or a branch, if its tensors are to be read.
+        given: The kinds of the inputs of this graph.
+    """
+
+    def __init__(self, replica: Replica, inside: Any = None, given: Sequence[Kinds] = ()) -> None:
+        self._replica = replica
+        self._origins = replica.origins
+        self._inside = inside
+        inputs = inside.inputs if inside is not None else ()
+        self._known: dict[int, Kinds] = {
+            id(tensor): kinds for tensor, kinds in zip(inputs, given, strict=False)
+        }
+        self._powers: dict[int, int | None] = {}
+        self._results: dict[str, list[Kinds]] = {}
+
+    def of(self, tensor: Tensor) -> Kinds:
+        """Returns the kinds of a tensor: {"mean"} for a mean over the examples, and so on."""
+        try:
+            if id(tensor) not in self._known:
+                self._known[id(tensor)] = self._read(tensor)
+            return self._known[id(tensor)]
+        except RecursionError:  # the graph is too deep to read
+            return frozenset({"other"})
+
+    def may_be_taken_apart(self, tensor: Tensor) -> bool:
+        """Returns whether each term of a sum may be looked at by itself, instead of the sum.
+
+        The sum must be in the step's own graph (not in a function within it) and of a static shape,
+        and its kind (such as a mean over the examples) must not be known already.
+        """
+        return (
+            self._origins.known_kind(tensor) is None
+            and self._origins.is_of_step(tensor)
+            and tensor.shape.is_fully_defined()
+        )
+
+    def _read(self, tensor: Tensor) -> Kinds:
+        known = self._origins.known_kind(tensor)
+        if known is not None:
+            return known
+        if tensor.graph is not self._inside:
+            if not self._origins.is_of_step(tensor):
+                return frozenset({"unknown"})
+            if not self._origins.is_own(tensor, ()):
+                return NONE
+        if rows_axis(tensor) is not None and not _is_added_up(tensor):
+            return frozenset({"rows"})
+        if is_inner_size(tensor):
+            return NONE  # all replicas have rows of one batch
+        if tensor.op.type == "IdentityN":  # of a function with a gradient of its own
+            return self.of(tensor.op.inputs[tensor.value_index])
+        if tensor.op.type in LOOPS | BRANCHES:
+            return self._of_called(tensor.op)[tensor.value_index]
+        found = self._of_operation(tensor.op)
+        return (found - {"rows"}) | {"other"} if "rows" in found else found
+
+    def _of_called(self, op: tf.Operation) -> list[Kinds]:
+        """Returns the kinds of the results of a loop or a branch, as read from its graphs."""
+        if op.name not in self._results:
+            self._results[op.name] = self._read_called(op)
+        return self._results[op.name]
+
+    def _read_called(self, op: tf.Operation) -> list[Kinds]:
+        others: list[Kinds] = [frozenset({"other"})] * len(op.outputs)
+        graphs, is_loop = enter(op), op.type in LOOPS
+        operations = [each for graph in graphs for each in graph.get_operations()]
+        if not graphs or any(map(may_choose, operations)):
+            return others
+        given = [self.of(each) for each in op.inputs]
+        if not is_loop:
+            case = tf.get_static_value(op.inputs[0])
+            if given[0]:
+                return others
+            if case is not None and len(graphs) == 2:
+                graphs = graphs[:1] if case else graphs[1:]
+            of_each = [self._results_inside(graph, given[1:]) for graph in graphs]
+            return [NONE.union(*kinds) for kinds in zip(*of_each, strict=True)]
+        body, condition = graphs
+        for _ in range(_MOST_ROUNDS):
+            results = self._results_inside(body, given)
+            if any(self._results_inside(condition, given)):
+                return others  # the examples decide how often the loop goes round
+            after = [before | kinds for before, kinds in zip(given, results, strict=False)]
+            if after == given:
+                return results
+            given = after
+        return others
+
+    def _results_inside(self, graph: Any, given: Sequence[Kinds]) -> list[Kinds]:
+        reading = Reading(self._replica, graph, given)
+        return [reading.of(each) for each in graph.outputs]
+
+    def _of_operation(self, op: tf.Operation) -> Kinds:
+        kind, inputs = op.type, list(op.inputs)
+        if kind in SIZES:
+            if rows_axis(inputs[0]) is None:
+                return NONE
+            return frozenset({"other"}) if are_chosen(inputs[0], self._origins) else COUNT
+        if kind in CALLS:
+            return frozenset({"unknown"})
+        if kind.startswith("TensorList"):
+            return NONE.union(*(self.of(each) for each in inputs))
+        if kind == "Cast" and inputs[0].dtype.is_floating and not op.outputs[0].dtype.is_floating:
+            return frozenset({"other"}) if self.of(inputs[0]) else NONE
+        if kind in _LINEAR:
+            found = NONE.union(*(self.of(each) for each in inputs))
+            return frozenset({"other"}) if "count" in found and self._shifts(op) else found
+        if kind in _COPYING:
+            data = inputs.pop(_COPYING[kind])
+            if not any(self.of(each) for each in inputs):
+                return self.of(data)
+            inputs = list(op.inputs)
+        if kind in DIVISIONS:
+            return _divided(self.of(inputs[0]), self.of(inputs[1]))
+        if kind in _REDUCTIONS or kind in _OTHER_REDUCTIONS:
+            return self._reduced(op)
+        own = [each for each in map(self.of, inputs) if each]
+        if not own:  # constants, sizes of other axes, or random numbers, which differ
+            return frozenset({"other"}) if _is_random(op) else NONE
+        if kind in _PRODUCTS and len(own) == 1:
+            return own[0]
+        if kind in _PRODUCTS and set(own) == {SUM, INVERSE}:
+            return frozenset({"mean"})
+        if kind in _PRODUCTS and set(own) == {frozenset({"mean"}), COUNT}:
+            return SUM
+        if kind in _COUNTING and own == [{"count"}]:
+            return own[0]
+        if kind in ("Reciprocal", "Inv") and own == [{"count"}]:
+            return INVERSE
+        if kind == "UnsortedSegmentSum" and self.of(inputs[0]) <= {"mean", "sum"}:
+            return self.of(inputs[0])  # a sparse gradient (`tf.IndexedSlices`) that was made dense
+        if kind in ("Bincount", "DenseBincount"):
+            own = own[:1]  # the counted numbers; the other input is the number of bins
+        if kind in _ADD_UP | CONTRACTIONS:
+            if all(each == {"rows"} for each in own):
+                with_rows = [each for each in inputs if rows_axis(each) is not None]
+                if any(added_rows(each, self._origins) == Added.OTHERS for each in with_rows):
+                    return frozenset({"other"})
+                powers = [self.power(each) for each in with_rows]
+                power = None if None in powers else sum(filter(None, powers))
+                return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
+            return own[0] if len(own) == 1 and own[0] <= {"mean", "sum"} else frozenset({"other"})
+        return frozenset({"other"})
+
+    def _reduced(self, op: tf.Operation) -> Kinds:
+        reduced = op.inputs[0]
+        before = self.of(reduced)
+        if not before:
+            return NONE
+        if before == {"count"}:
+            return frozenset({"count" if op.type in _COUNTING else "other"})
+        if "rows" not in before:
+            # The size of a histogram may depend on what the examples of the replica hold.
+            is_mean = op.type == "Mean" and not self._has_bins(reduced)
+            is_fine = is_mean or op.type == "Sum" or before <= {"mean"}
+            return before if op.type in _REDUCTIONS and is_fine else frozenset({"other"})
+        is_whole = rows_axis(reduced) is not None or op.outputs[0].shape.rank == 0
+        if op.type in _OTHER_REDUCTIONS or not is_whole:
+            return frozenset({"other"})
+        by_value = op.type == "Mean" or reduced.op.type in _ONES
+        if are_chosen(reduced, self._origins, by_value=by_value):
+            return frozenset({"other"})  # the divisor of a mean is the number of selected examples
+        if reduced.op.type in _ONES and op.type == "Sum":
+            return COUNT
+        power = self.power(reduced)
+        if power is not None and op.type == "Mean":
+            power -= 1
+        return _KINDS_OF_SUMS.get(power, frozenset({"other"}))
+
+    def _has_bins(self, tensor: Tensor) -> bool:
+        """Returns whether the size of a tensor may be the number of bins of a histogram."""
+        if tensor.shape.is_fully_defined():
+            return False
+        found = made_from(tensor, self._origins, stop=CALLS | LAYERS)
+        return any(each.op.type in _ADD_UP and not each.shape.is_fully_defined() for each in found)
+
+    def _shifts(self, op: tf.Operation) -> bool:
+        """Returns whether an operation adds a constant to the number of examples, as in `n - 1`.
+
+        A tiny one, which keeps a divisor from being 0, does not count.
+        """
+        if op.type not in ("AddV2", "Add", "AddN", "Sub"):
+            return False
+        constants = [tf.get_static_value(each) for each in op.inputs if not self.of(each)]
+        return any(each is None or abs(each).max() > _TINY for each in constants)
+
+    def power(self, tensor: Tensor) -> int | None:
+        """Finds out whether a tensor's rows contain the number of examples as a factor.
+
+        Returns:
+            The exponent p if the rows have the factor n ** p, where n is the number of the
+            replica's examples: 0 if they do not depend on n, and -1 if they were divided by n, so
+            that the sum of the rows is a mean. None if they depend on n in another way.
+        """
+        try:
+            if id(tensor) not in self._powers:
+                self._powers[id(tensor)] = self._power(tensor)
+            return self._powers[id(tensor)]
+        except RecursionError:  # too deep to read, and so far from any number of examples
+            return 0
+
+    def _power(self, tensor: Tensor) -> int | None:
+        is_marked = self._origins.known_kind(tensor) is not None
+        if is_marked or not self._origins.is_of_step(tensor) or tensor.op.type in LAYERS | CALLS:
+            return 0
+        kind, inputs = tensor.op.type, list(tensor.op.inputs)
+        if kind in AS_IT_IS | _REDUCTIONS.keys() | _OTHER_REDUCTIONS:
+            inputs = inputs[:1]
+        powers = [self._power_of_factor(each) for each in inputs if each.dtype.is_floating]
+        if not any(powers):
+            return None if None in powers else 0
+        if None in powers:
+            return None
+        if kind in _PRODUCTS:
+            return sum(filter(None, powers))
+        if kind in DIVISIONS:
+            return (powers[0] or 0) - (powers[1] or 0)
+        if kind in ("Square", "L2Loss"):
+            return 2 * (powers[0] or 0)
+        if kind.endswith("Grad"):  # linear in the gradient
+            return max(powers, key=lambda power: abs(power or 0))
+        is_homogeneous = kind in _HOMOGENEOUS | _REDUCTIONS.keys() | {"Max", "Min"}
+        return powers[0] if is_homogeneous and len(set(powers)) == 1 else None
+
+    def _power_of_factor(self, tensor: Tensor) -> int | None:
+        """Finds out whether an input of an operation contains the number of examples as a factor.
+
+        Args:
+            tensor: The input: rows, or a number that may be computed from the number of examples.
+
+        Returns:
+            The exponent p of the factor n ** p, where n is the number of the replica's examples: as
+            from `power` for rows, 1 for n itself and -1 for its inverse. 0 if the input does not
+            depend on n; None if it depends on n in another way, such as the root of n.
+        """
+        if rows_axis(tensor) is not None:
+            return self.power(tensor)
+        kinds = self.of(tensor)
+        if kinds in (COUNT, INVERSE):
+            return 1 if kinds == COUNT else -1
+        used = used_by(tensor, self._origins)
+        if used == COUNT:
+            return None  # such as the root of the number
+        return self.power(tensor) if used and tensor.op.type in _HOMOGENEOUS else 0
+
+
+def _is_random(op: tf.Operation) -> bool:
+    return bool(op.op_def.is_stateful) and op.type != "ReadVariableOp"
+
+
+def _divided(above: Kinds, below: Kinds) -> Kinds:
+    if not below:
+        return above
+    if below == {"count"} and not above:
+        return INVERSE
+    return frozenset({"mean" if below == {"count"} and above == SUM else "other"})
+
+
+def _is_added_up(tensor: Tensor) -> bool:
+    """Returns whether a tensor consists of sums over examples, such as the counts of a histogram.
+
+    The first axis of such a tensor is that of the bins, and not that of the examples, even if the
+    size of the axis is not static.
+    """
+    while tensor.op.type in ("Cast", "Identity"):
+        tensor = tensor.op.inputs[0]
+    return tensor.op.type in _ADD_UP

@@ -1,0 +1,74 @@
+"""Follows a tensor of a replica's graph back to what it is computed from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kfit.exactness.kinds import COUNT, NONE, Kinds
+from kfit.exactness.origins import Origins
+from kfit.exactness.rows_axis import is_inner_size, rows_axis
+from kfit.exactness.sizes import SIZES
+
+Tensor = Any
+
+CONTRACTIONS = {"MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"}
+LAYERS = {*CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
+"""Operations of layers, at which the search for selected rows or for pairs of examples stops."""
+CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
+
+
+def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor]:
+    """Returns a tensor, and the tensors of the step's graph that it is computed from.
+
+    The graph is followed backwards from the tensor. It is not followed beyond tensors that kfit has
+    marked, such as the replica's examples and sums over all replicas. The result contains no marked
+    tensors.
+
+    Args:
+        value: The tensor.
+        origins: The record of which tensors kfit has marked.
+        stop: Types of operations, such as "MatMul", whose inputs are not followed.
+    """
+    found: dict[int, Tensor] = {}
+    waiting = [value]
+    while waiting:
+        tensor = waiting.pop()
+        is_marked = origins.known_kind(tensor) is not None
+        if id(tensor) in found or is_marked or not origins.is_of_step(tensor):
+            continue
+        found[id(tensor)] = tensor
+        if tensor.op.type not in stop:
+            waiting += tensor.op.inputs
+    return list(found.values())
+
+
+def used_by(tensor: Tensor, origins: Origins) -> Kinds:
+    """Finds out whether a tensor is computed from the examples' values, or from their number only.
+
+    Tensors that kfit has marked as estimates or as equal on all replicas count as neither.
+
+    Args:
+        tensor: A tensor of the replica's step.
+        origins: The record of which tensors kfit has marked.
+
+    Returns:
+        {"rows"} if the tensor is computed from the values of examples, {"count"} if it is computed
+        from the number of examples only, and the empty set if it is computed from neither.
+    """
+    waiting, seen, found = [tensor], set(), NONE
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        known = origins.known_kind(tensor)
+        if known is not None and "rows" in known:
+            return frozenset({"rows"})
+        if known is not None or not origins.is_of_step(tensor):
+            continue
+        if tensor.op.type in SIZES:
+            of = tensor.op.inputs[tensor.value_index]
+            found = found if rows_axis(of) is None else COUNT
+        elif not is_inner_size(tensor):
+            waiting += tensor.op.inputs
+    return found

@@ -1,0 +1,168 @@
+"""Loops and branches: over the examples, over columns, and of statistics."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+import kfit
+from tests.exactness.cases.comparison import assert_equal_logs
+
+Function = Callable[[Any, Any], Any]
+X = np.random.default_rng(0).random(size=(17, 4)).astype("float32")
+Y = np.random.default_rng(1).random(size=(17, 4)).astype("float32")
+
+
+def squares(y: Any, p: Any) -> Any:
+    return (y - p) ** 2
+
+
+def running(carry: Any, row: Any) -> tuple[Any, Any]:
+    return 0.5 * carry + row, carry + row
+
+
+def halved(carry: Any, row: Any) -> Any:
+    return 0.5 * carry + row
+
+
+def centered(values: Any) -> Any:
+    return values - tf.reduce_mean(values, 0)
+
+
+def loop(times: Any, change: Callable[[Any, Any], Any], first: Any) -> Any:
+    """Returns what is left after `change(i, value)` was called for each i."""
+    return tf.while_loop(
+        lambda i, value: i < times, lambda i, value: (i + 1, change(i, value)), (0, first)
+    )[1]
+
+
+def written(y: Any, read: Callable[[Any], Any]) -> Any:
+    """Returns what `read(i)` returns for each place i in the batch."""
+    number = tf.shape(y)[0]
+    array = tf.TensorArray(tf.float32, size=number)
+    return loop(number, lambda i, array: array.write(i, read(i)), array).stack()
+
+
+def carried(y: Any, p: Any) -> Any:
+    number, rows = tf.shape(y)[0], squares(y, p)
+    array = tf.TensorArray(tf.float32, size=number)
+
+    def body(i: Any, total: Any, array: Any) -> Any:
+        total = 0.5 * total + tf.reduce_sum(rows[i])
+        return i + 1, total, array.write(i, total)
+
+    return tf.while_loop(lambda i, *rest: i < number, body, (0, 0.0, array))[2].stack()
+
+
+def unstacked(y: Any, p: Any) -> Any:
+    number = tf.shape(y)[0]
+    rows = tf.TensorArray(tf.float32, size=number).unstack(squares(y, p))
+    return loop(number, lambda i, total: 0.5 * total + tf.reduce_sum(rows.read(i)), 0.0)
+
+
+EXACT: dict[str, Function] = {
+    "each_by_map": lambda y, p: tf.map_fn(
+        lambda rows: tf.reduce_sum(squares(*rows)), (y, p), fn_output_signature=tf.float32
+    ),
+    "mean_of_each_by_map": lambda y, p: ops.mean(ops.map(ops.sum, squares(y, p))),
+    "each_written": lambda y, p: written(y, lambda i: tf.reduce_sum(squares(y[i], p[i]))),
+    "scan_over_columns": lambda y, p: tf.reduce_mean(tf.scan(halved, tf.transpose(squares(y, p)))),
+    "scan_over_columns_and_back": lambda y, p: tf.transpose(
+        tf.scan(halved, tf.transpose(squares(y, p)))
+    ),
+    "fold_over_columns": lambda y, p: tf.foldl(halved, tf.transpose(squares(y, p))),
+    "again_and_again": lambda y, p: loop(3, lambda i, value: tf.tanh(value), squares(y, p)),
+    "means_of_columns": lambda y, p: loop(4, lambda i, value: value + tf.reduce_mean(p[:, i]), 0.0),
+    "sums_of_columns": lambda y, p: loop(4, lambda i, value: value + tf.reduce_sum(p, 0)[i], 0.0),
+    "branch_with_mean": lambda y, p: tf.cond(
+        tf.constant(True), lambda: tf.reduce_mean(squares(y, p)), lambda: 0.0
+    ),
+    "branch_with_rows": lambda y, p: tf.cond(
+        tf.constant(True), lambda: squares(y, p)[:, 0], lambda: p[:, 0]
+    ),
+}
+COMBINE: dict[str, Function] = {
+    "scan": lambda y, p: tf.scan(halved, squares(y, p)),
+    "mean_of_scan": lambda y, p: tf.reduce_mean(tf.scan(halved, squares(y, p))),
+    "scan_of_keras": lambda y, p: ops.scan(running, ops.zeros(4), squares(y, p))[1],
+    "mean_of_scan_of_keras": lambda y, p: ops.mean(
+        ops.scan(running, ops.zeros(4), squares(y, p))[1]
+    ),
+    "carried": carried,
+    "unstacked": unstacked,
+    "loop_of_keras": lambda y, p: ops.fori_loop(
+        0, ops.shape(p)[0], lambda i, total: 0.5 * total + ops.sum(squares(y, p)[i]), 0.0
+    ),
+    "the_one_before": lambda y, p: written(y, lambda i: tf.reduce_sum(p[tf.maximum(i - 1, 0)])),
+    "each_with_all": lambda y, p: tf.map_fn(lambda row: tf.reduce_sum(squares(row, p)), y),
+    "shares_again_and_again": lambda y, p: tf.reduce_mean(
+        loop(3, lambda i, value: value / tf.reduce_sum(value, 0), squares(y, p))
+    ),
+    "added_up_inside": lambda y, p: tf.reduce_mean(
+        tf.scan(lambda carry, column: carry * tf.cumsum(column), tf.transpose(squares(y, p)))
+    ),
+    "centered_in_a_branch": lambda y, p: tf.cond(
+        tf.constant(True), lambda: centered(p) ** 2, lambda: p
+    ),
+}
+WARNED: dict[str, Function] = {
+    "fold": lambda y, p: tf.reduce_mean(tf.foldl(halved, squares(y, p))),
+    "root_in_a_branch": lambda y, p: tf.cond(
+        tf.constant(True), lambda: tf.sqrt(tf.reduce_mean(squares(y, p))), lambda: 0.0
+    ),
+    "branch_by_value": lambda y, p: tf.cond(
+        tf.reduce_max(p) > 0.5, lambda: tf.reduce_mean(p), lambda: 0.0
+    ),
+    "some_of_a_branch": lambda y, p: tf.cond(
+        tf.constant(True), lambda: tf.reduce_mean(p[:2]), lambda: 0.0
+    ),
+    "product_of_means": lambda y, p: loop(4, lambda i, value: value * tf.reduce_mean(p[:, i]), 1.0),
+}
+
+
+def evaluated(functions: dict[str, Function], strategy: Any) -> tuple[dict[str, Any], str]:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(4)])
+    metrics = [keras.metrics.MeanMetricWrapper(f, name=name) for name, f in functions.items()]
+    model.compile("sgd", "mse", metrics=metrics)
+    options: dict[str, Any] = {"batch_size": 10, "verbose": 0, "return_dict": True}
+    if strategy is None:
+        return model.evaluate(X, Y, **options), ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        logs = kfit.Trainer(model, strategy).evaluate(X, Y, **options)
+    return logs, " ".join(str(each.message) for each in caught if "replicas" in str(each.message))
+
+
+def test_loops_that_compute_with_each_example_by_itself(tiny: Any) -> None:
+    got, said = evaluated(EXACT, tiny.strategy(3))
+    assert said == ""
+    assert_equal_logs(got, evaluated(EXACT, None)[0])
+
+
+def test_loops_that_combine_examples(tiny: Any) -> None:
+    said = evaluated(COMBINE, tiny.strategy(2))[1]
+    assert {name for name in COMBINE if f"'{name}' is given combines" in said} == set(COMBINE)
+
+
+def test_loops_and_branches_that_are_no_mean(tiny: Any) -> None:
+    said = evaluated(WARNED, tiny.strategy(2))[1]
+    assert {name for name in WARNED if f"'{name}' is given is neither" in said} == set(WARNED)
+
+
+def test_a_recurrent_layer_goes_over_time(tiny: Any) -> None:
+    words = np.random.default_rng(3).integers(0, 5, (17, 7))
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None,))
+    x = layers.Embedding(5, 4, mask_zero=True)(inputs)
+    cells = [layers.LSTM(4, return_sequences=True), layers.GRU(2), layers.SimpleRNN(2)]
+    model = keras.Model(inputs, [cell(x) for cell in cells])
+    model.compile("sgd", ["mse"] * 3)
+    targets = [np.ones((17, 7, 4)), np.ones((17, 2)), np.ones((17, 2))]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        kfit.Trainer(model, tiny.strategy(2)).fit(words, targets, batch_size=10, verbose=0)
