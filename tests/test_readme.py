@@ -42,5 +42,5 @@ def test_there_is_one_command_that_runs_the_tests() -> None:
     pages = [README, *(path.read_text() for path in ROOT.glob("docs/**/*.md"))]
     pages.append((ROOT / "CONTRIBUTING.md").read_text())
     commands = {command for page in pages for command in re.findall(r"pytest -n *\w+", page)}
-    assert commands == {"pytest -n 2"}
-    assert 'pip install -e ".[test]" && pytest -n 2' in README
+    assert commands == {"pytest -n 3"}
+    assert 'pip install -e ".[test]" && pytest -n 3' in README
