@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ from keras import layers, ops
 
 import kfit
 from tests.exactness.cases.comparison import assert_equal_logs
+from tests.exactness.cases.metric_functions import evaluated_on
 
 Function = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).random(size=(17, 4)).astype("float32")
@@ -124,18 +126,7 @@ WARNED: dict[str, Function] = {
 }
 
 
-def evaluated(functions: dict[str, Function], strategy: Any) -> tuple[dict[str, Any], str]:
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(4)])
-    metrics = [keras.metrics.MeanMetricWrapper(f, name=name) for name, f in functions.items()]
-    model.compile("sgd", "mse", metrics=metrics)
-    options: dict[str, Any] = {"batch_size": 10, "verbose": 0, "return_dict": True}
-    if strategy is None:
-        return model.evaluate(X, Y, **options), ""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        logs = kfit.Trainer(model, strategy).evaluate(X, Y, **options)
-    return logs, " ".join(str(each.message) for each in caught if "replicas" in str(each.message))
+evaluated = partial(evaluated_on, data=(X, Y), batch_size=10)
 
 
 def test_loops_that_compute_with_each_example_by_itself(tiny: Any) -> None:

@@ -1,18 +1,15 @@
 """The axis of the examples is found wherever an operation has put it."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras import layers
 
-import kfit
 from kfit.exactness.rows_axis import rows_axis
 from tests.exactness.cases.comparison import assert_equal_logs
+from tests.exactness.cases.metric_functions import evaluated_on
 
 CASES: dict[str, tuple[Callable[[Any], Any], int | None]] = {
     "as_it_was": (lambda x: x + 1.0, 0),
@@ -140,18 +137,9 @@ COMBINE: dict[str, Function] = {
 
 
 def evaluated(functions: dict[str, Function], strategy: Any) -> tuple[dict[str, Any], str]:
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input((None, 4)), layers.Dense(4)])
-    metrics = [keras.metrics.MeanMetricWrapper(f, name=name) for name, f in functions.items()]
-    model.compile("sgd", "mse", metrics=metrics)
-    data = tf.data.Dataset.from_tensor_slices((X, Y))
-    data = data.padded_batch(10, padded_shapes=([None, 4], [None, 4]))
-    if strategy is None:
-        return model.evaluate(data, verbose=0, return_dict=True), ""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        logs = kfit.Trainer(model, strategy).evaluate(data, verbose=0, return_dict=True)
-    return logs, " ".join(str(each.message) for each in caught if "replicas" in str(each.message))
+    sequences = tf.data.Dataset.from_tensor_slices((X, Y))
+    sequences = sequences.padded_batch(10, padded_shapes=([None, 4], [None, 4]))
+    return evaluated_on(functions, strategy, data=(sequences,), shape=(None, 4))
 
 
 def test_numbers_of_sequences_of_any_length(tiny: Any) -> None:
