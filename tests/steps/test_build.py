@@ -122,7 +122,7 @@ def test_what_the_first_step_builds(kind: Any, optimizer: str) -> None:
     for strategy in (None, kfit.distribute.Mirrored(["CPU:0", "CPU:1"])):
         keras.utils.set_random_seed(1)
         model = kind()
-        model.compile(optimizer, metrics=kind.compiled_with)
+        model.compile(optimizer, metrics=kind.compiled_with and list(kind.compiled_with))
         fixed = {"batch_size": BATCH_SIZE, "epochs": 2, "shuffle": False, "verbose": 0}
         if strategy is None:
             model.fit(*rows(), **fixed)
