@@ -70,7 +70,7 @@ def combines_examples(value: Any, replica: Replica, *, are_weighted: bool = Fals
         are_weighted: Whether the rows of the value will have weights. Otherwise a mean over the
             examples may be added to each of them, since their mean then is a mean as well.
     """
-    if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
+    if not isinstance(value, tf.Tensor) or not replica.can_be_read:
         return False
     origins = replica.origins
     of_layers = {id(each): each for each in made_from(value, origins, stop=LAYERS | CALLS)}

@@ -81,7 +81,7 @@ def _estimate(layer: keras.Layer, loss: Any, replica: Replica) -> Any:
         return loss
     if not loss.shape.rank:
         return estimate_of(loss, replica, f"What the layer {layer.name!r} adds to the loss")
-    if not tf.executing_eagerly() and replica.hides_rows:
+    if replica.can_be_read:
         value = tf.reduce_sum(loss) if has_rows_of_examples(loss, replica) else loss
         return estimate_of(value, replica, f"What the layer {layer.name!r} adds to the loss")
     if not tf.executing_eagerly() or loss.shape[:1] == [max(1, int(replica.examples))]:

@@ -35,7 +35,7 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
         Empty if the value is equal on all replicas; {"unknown"} if there is no graph that can be
         read.
     """
-    if tf.executing_eagerly() or not replica.hides_rows:
+    if not replica.can_be_read:
         return frozenset({"unknown"})
     return Reading(replica).of(value)
 
@@ -52,7 +52,7 @@ def has_rows_of_examples(value: Any, replica: Replica) -> bool:
     """
     if tf.TensorShape(getattr(value, "shape", ())).rank == 0:
         return False
-    if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
+    if not isinstance(value, tf.Tensor) or not replica.can_be_read:
         return True
     if not replica.origins.is_of_step(value) or not value.dtype.is_floating:
         return True
@@ -68,7 +68,7 @@ def has_rows_elsewhere(value: Any, replica: Replica) -> bool:
     """
     if not isinstance(value, tf.Tensor) or not has_rows_of_examples(value, replica):
         return False
-    return bool(replica.hides_rows and not tf.executing_eagerly() and rows_axis(value))
+    return replica.can_be_read and bool(rows_axis(value))
 
 
 def has_other_rows(value: Tensor, replica: Replica, *, by_value: bool) -> bool:
@@ -79,7 +79,7 @@ def has_other_rows(value: Tensor, replica: Replica, *, by_value: bool) -> bool:
         replica: The replica that is being traced.
         by_value: Whether rows count that were selected by their values, as by a mask.
     """
-    if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
+    if not isinstance(value, tf.Tensor) or not replica.can_be_read:
         return False
     if added_rows(value, replica.origins):
         return True
@@ -101,7 +101,7 @@ def power_of_number(value: Any, replica: Replica) -> int | None:
         examples: 0 if they do not depend on n, and -1 if they were divided by n. None if they
         depend on n in another way. 0 if there is no graph that can be read.
     """
-    if not isinstance(value, tf.Tensor) or tf.executing_eagerly() or not replica.hides_rows:
+    if not isinstance(value, tf.Tensor) or not replica.can_be_read:
         return 0
     return Reading(replica).power(value)
 
@@ -149,7 +149,7 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
     Returns:
         The terms; only the value itself if it cannot be split.
     """
-    if tf.executing_eagerly() or not replica.hides_rows:
+    if not replica.can_be_read:
         return [Addend(value, 1.0, frozenset({"unknown"}))]
     reading = Reading(replica)
     found: list[Addend] = []

@@ -13,7 +13,7 @@ from kfit.exactness.added_rows import Added, added_rows
 from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.origins import Origins
 from kfit.exactness.placed_axes import parts_of_slice
-from kfit.exactness.rows_axis import rows_axis
+from kfit.exactness.rows_axis import gathers_rows, rows_axis
 from kfit.exactness.sources import CALLS, LAYERS, made_from
 
 Tensor = Any
@@ -109,9 +109,7 @@ def may_choose(op: tf.Operation) -> bool:
     if op.type == "StridedSlice":
         return _cuts_rows(op)
     if op.type == "GatherV2":
-        return rows_axis(op.inputs[0]) is not None and rows_axis(
-            op.inputs[0]
-        ) == tf.get_static_value(op.inputs[2])
+        return gathers_rows(op)
     return op.type in {"ConcatV2", "Pad", "PadV2"} and rows_axis(op.outputs[0]) is not None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.exactness.placed_axes import parts_of_slice, placed
-from kfit.exactness.rows_axis import BRANCHES, LOOPS, enter, rows_axis
+from kfit.exactness.rows_axis import BRANCHES, LOOPS, enter, gathers_rows, rows_axis
 
 Tensor = Any
 Test = Callable[[Tensor], bool]
@@ -91,10 +91,7 @@ def _row_read(op: tf.Operation) -> Tensor | None:
         is_row = rows_axis(op.inputs[0]) == 0
         return op.inputs[1] if is_row else None
     if op.type == "GatherV2":
-        at, axis = tf.get_static_value(op.inputs[2]), rows_axis(op.inputs[0])
-        rank = op.inputs[0].shape.rank
-        is_row = None not in (at, axis, rank) and int(at) % rank == axis
-        return op.inputs[1] if is_row and op.inputs[1].shape.rank == 0 else None
+        return op.inputs[1] if gathers_rows(op) and op.inputs[1].shape.rank == 0 else None
     if op.type != "StridedSlice" or op.inputs[0].shape.rank is None:
         return None
     axis = rows_axis(op.inputs[0])

@@ -75,7 +75,7 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
     """
     step = current_step()
     assert step is not None
-    if tf.executing_eagerly() or not replica.hides_rows:
+    if not replica.can_be_read:
         return value
     handles = [copy.handle for copy in step.strategy.local_results(tf_variable(variable))]
     if not replica.origins.is_own(value, handles):

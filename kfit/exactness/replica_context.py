@@ -137,6 +137,11 @@ class Replica:
     postponed: list[Update] | None = None
 
     @property
+    def can_be_read(self) -> bool:
+        """Whether there is a graph that shows how values are computed from the examples."""
+        return self.hides_rows and not tf.executing_eagerly()
+
+    @property
     def may_be_empty(self) -> bool:
         """Whether this replica may have no example of its own.
 

@@ -55,6 +55,15 @@ def rows_axis(tensor: Tensor) -> int | None:
     return known[_name(tensor)]
 
 
+def gathers_rows(op: tf.Operation) -> bool:
+    """Returns whether an operation, a GatherV2, takes elements along the axis of the examples."""
+    of, at = op.inputs[0], tf.get_static_value(op.inputs[2])
+    axis, rank = rows_axis(of), of.shape.rank
+    if at is None or axis is None:
+        return False
+    return bool((at if rank is None else int(at) % rank) == axis)
+
+
 def is_inner_size(tensor: Tensor) -> bool:
     """Returns whether a tensor holds sizes of other axes than that of the examples.
 

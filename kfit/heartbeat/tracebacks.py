@@ -127,8 +127,8 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Issues a warning at the line of the user's code that has called kfit.
 
     Of the tasks of `kfit run` the first one that has the same warning issues it. If no code of the
-    user's runs in this thread, it is issued at the place of `warned_at`, or else
-    at a line of this file.
+    user's runs in this thread, it is issued at the place of `warned_at`, or else at a line of this
+    file.
 
     Args:
         message: The text of the warning.
@@ -196,12 +196,8 @@ def warned_at(place: Place | None) -> Iterator[None]:
 
 def place_of_caller() -> Place | None:
     """Returns the line of the user's code that has called kfit in this thread, if there is one."""
-    frame = inspect.currentframe()
-    while frame is not None and _package_of(frame) in _BETWEEN:
-        frame = frame.f_back
-    if frame is None:
-        return None
-    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+    frame = next(_frames_of_user(), None)
+    return frame and Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
 def with_callers(traceback: TracebackType | None) -> TracebackType | None:
@@ -212,13 +208,22 @@ def with_callers(traceback: TracebackType | None) -> TracebackType | None:
     Args:
         traceback: The traceback of an error that this thread has caught.
     """
+    for frame in _frames_of_user():
+        traceback = TracebackType(traceback, frame, frame.f_lasti, frame.f_lineno)
+    return traceback
+
+
+def _frames_of_user() -> Iterator[FrameType]:
+    """Yields the frames of the user's code that run in this thread, the innermost first.
+
+    The program of kfit that runs scripts is none of it, though its module is `__main__`.
+    """
     frame = inspect.currentframe()
     while frame is not None:
-        is_ours = frame.f_code.co_filename.startswith(_FOLDER)  # the program that runs scripts
+        is_ours = frame.f_code.co_filename.startswith(_FOLDER)
         if _package_of(frame) not in _BETWEEN and not is_ours:
-            traceback = TracebackType(traceback, frame, frame.f_lasti, frame.f_lineno)
+            yield frame
         frame = frame.f_back
-    return traceback
 
 
 def say_nothing_of(error: BaseException) -> None:

@@ -119,10 +119,9 @@ def build_by_step(model: keras.Model, spec: Any, step: str) -> None:
     """Builds what only a step of the model's own calls, by tracing this step.
 
     This may be layers, or losses and metrics of `compile`. Keras builds them when it traces the
-    first step. On several replicas the step must not
-    create variables. So it is traced once as for one device, outside of the strategy's scope, and
-    the graph is dropped; nothing is computed. Optimizers, which may be on several devices already,
-    are left out.
+    first step. On several replicas the step must not create variables. So it is traced once as for
+    one device, outside of the strategy's scope, and the graph is dropped; nothing is computed.
+    Optimizers, which may be on several devices already, are left out.
 
     Args:
         model: The model, which overrides the step.

@@ -146,8 +146,9 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
         if state.interrupted:
             points.visit("stop")
             end_lines_of_bars(call.callbacks)
-            told = f"kfit: interrupted {after_step(progress.step, points.saved_in())}"
+            saved_in = points.saved_in()  # all tasks must ask
             if call.account.shows:
+                told = f"kfit: interrupted {after_step(progress.step, saved_in)}"
                 print(told, file=sys.stderr, flush=True)
             break
         if state.resuming is not None:
