@@ -96,8 +96,10 @@ def _with_its_list(lines: Sequence[str]) -> str:
 def _reason(headline: str, lines: list[str]) -> str:
     """Returns the line of a message that gives the reason; the headline if there is none."""
     if headline.startswith("in user code:"):
-        # The stack of the user's code is indented as a whole, and the reason ends it.
-        return next((line.strip() for line in reversed(lines) if line.strip()), headline)
+        # The stack of the user's code is indented as a whole, and the reason ends it, but for the
+        # list of the arguments of a layer.
+        told = takewhile(lambda line: not line.strip().startswith(_ARGUMENTS), lines)
+        return next((line.strip() for line in reversed(list(told)) if line.strip()), headline)
     for line in lines:
         if root := _ROOT_ERROR.match(line):
             return _without_place(root[1])

@@ -37,6 +37,10 @@ NODE = "\n\t [[{{node loss/Softmax}}]] [Op:__inference_function_831]"
         f"{{{{function_node __wrapped__Softmax_device_/job:w/cpu:0}}}} {LABEL} [Op:Softmax] name: ",
         f"Exception encountered when calling Dense.call().\n\n\x1b[1m{LABEL}\x1b[0m\n\nArguments:",
         f'in user code:\n\n    File "train.py", line 5, in loss  *\n        f(x)\n\n    {LABEL}\n',
+        'in user code:\n\n    File "train.py", line 5, in train_step  *\n        self.crop(x)\n\n'
+        "    ValueError: Exception encountered when calling Crop.call().\n    \n"
+        f"    \x1b[1m{LABEL}\x1b[0m\n    \n    Arguments received by Crop.call():\n"
+        "      • data=3\n      • training=True\n",
     ],
 )
 def test_the_reason_is_taken_and_not_the_headline(message: str) -> None:
