@@ -257,18 +257,18 @@ class CallbackStates:
         callbacks: Sequence[keras.callbacks.Callback],
         states: Sequence[State],
         *,
-        epoch: int,
+        epoch: int | None,
         warn: bool = True,
     ) -> None:
         """Restores the states of the callbacks from a snapshot; called after `on_train_begin`.
 
         What CSVLogger and TensorBoard wrote to their files after the snapshot is removed, since
-        training will write it again.
+        training will write it again. If no epoch follows, a CSVLogger keeps its rows.
 
         Args:
             callbacks: The callbacks, in their order.
             states: The states in the snapshot, which `state_dict` returned on the chief.
-            epoch: The index of the epoch that is trained next.
+            epoch: The index of the epoch that is trained next; None if this training is over.
             warn: Whether to warn about callbacks without a saved state, which begin anew, and about
                 saved states without a callback. Only the chief should warn, since the other tasks
                 do not have the callbacks that write files.
@@ -316,7 +316,7 @@ class CallbackStates:
         if id(callback) in self._attributes:
             self._attributes[id(callback)].load_state_dict(state)
 
-    def _load(self, callback: Any, state: State, epoch: int) -> None:
+    def _load(self, callback: Any, state: State, epoch: int | None) -> None:
         if _says(type(callback).__name__, callback):
             callback.load_state_dict(state)
         elif isinstance(callback, keras.callbacks.CSVLogger):

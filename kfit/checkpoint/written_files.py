@@ -66,7 +66,7 @@ def rows_of(callback: keras.callbacks.CSVLogger) -> State:
     return {"bytes": size, "sha256": _digest(callback, size), "keys": callback.keys}
 
 
-def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -> None:
+def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int | None) -> None:
     """Removes from the file of a CSVLogger the rows that training wrote after a snapshot.
 
     Called when training resumes from the snapshot, since training will write these rows again. Rows
@@ -75,11 +75,12 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int) -
     Args:
         callback: The CSVLogger. If its file is not open, no rows are removed.
         state: The state in the snapshot, which `rows_of` returned.
-        epoch: The index of the epoch that is trained next, whose row will be written again.
+        epoch: The index of the epoch that is trained next, whose row will be written again. None if
+            this training is over: then the rows after the snapshot are of a later `fit`, and stay.
     """
     callback.keys = state["keys"]
     kept, file = state["bytes"], callback.csv_file
-    if kept is None or file is None or file.closed:
+    if epoch is None or kept is None or file is None or file.closed:
         return
     file.flush()
     if os.fstat(file.fileno()).st_size <= kept:

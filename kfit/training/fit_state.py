@@ -474,10 +474,12 @@ class FitState:
             if validation is not None and _is_of_its_kind(validation, place):
                 validation.load_state_dict(place)
         if "callbacks" in parts:
+            epoch = kept["progress"]["epoch"]
+            is_over = kept["stop_training"] or epoch >= self.epochs
             self.memory.load_state_dict(
                 self.callbacks,
                 kept["callbacks"],
-                epoch=kept["progress"]["epoch"],
+                epoch=None if is_over else epoch,
                 warn=self.is_chief,
             )
             if not self._has_stepped:  # otherwise a callback has rolled training back

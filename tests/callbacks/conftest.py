@@ -146,6 +146,8 @@ def training() -> SimpleNamespace:
         Machine=Machine,
         data=data,
         with_memory=with_memory,
+        cutter=_cutter,
+        CutError=CutError,
         EXAMPLES=EXAMPLES,
         BATCH_SIZE=BATCH_SIZE,
         EPOCHS=EPOCHS,

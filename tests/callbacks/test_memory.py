@@ -245,6 +245,33 @@ def test_a_log_of_several_fits_is_begun_anew_by_each(training: Any, tmp_path: An
     assert (tmp_path / "log.csv").read_text() == expected
 
 
+def test_a_log_that_goes_on_in_a_later_fit(training: Any, tmp_path: Any) -> None:
+    """When the program is run again, the first `fit` takes no step, and keeps the later rows."""
+    import kfit
+
+    machine = training.Machine(kfit.distribute.OneDevice(), verbose=0)
+    path = tmp_path / "log.csv"
+
+    def callbacks() -> Any:
+        log = keras.callbacks.CSVLogger(str(path), append=True)
+        return [log, BackupAndRestore(tmp_path / "backup", save_freq=3)]
+
+    def later_fit(*others: Any) -> None:
+        x, y = training.data()
+        fit = {"batch_size": training.BATCH_SIZE, "epochs": 4, "initial_epoch": 2, "verbose": 0}
+        machine.trainer.fit(x, y, **fit, callbacks=[*callbacks(), *others])
+
+    machine.run(callbacks(), epochs=2)
+    with pytest.raises(training.CutError):
+        later_fit(training.cutter(12))  # the row of its first epoch came before the snapshot
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        machine.run(callbacks(), epochs=2)
+        later_fit()
+    rows = [line.split(",")[0] for line in path.read_text().splitlines()]
+    assert rows == ["epoch", "0", "1", "2", "3"]
+
+
 def test_averaged_weights_stay_where_they_are(training: Any, tmp_path: Any) -> None:
     """SwapEMAWeights leaves the averages in the model at the end of an epoch."""
     import kfit
