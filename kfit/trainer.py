@@ -22,7 +22,7 @@ from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
-from kfit.distribute.factory import as_strategy, explain_choice
+from kfit.distribute.factory import as_strategy, explain_choice, tell_choice
 from kfit.distribute.python_random import drawn_apart
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
@@ -128,7 +128,7 @@ class Trainer:
             weights of this object. A function is called in the strategy's scope.
         strategy: `"auto"`, `"one_device"`, `"mirrored"`, `"multi_worker"`, `"parameter_server"`,
             `"tpu"`, a `tf.distribute.Strategy` or a wrapper of one from `kfit.distribute`. `"auto"`
-            prints its choice.
+            prints its choice, once for several trainers.
         devices: The devices of the strategy "mirrored": a number n takes the first n GPUs, or, if
             there is no GPU, splits the CPU into n logical devices. TensorFlow can split the CPU
             only before it runs its first operation, so `model` must be a function then. Names of
@@ -162,7 +162,7 @@ class Trainer:
         self._strategy.tf_strategy  # noqa: B018  comes up here, with its devices and servers
         choice = None if devices is not None else explain_choice(strategy, self._strategy, model)
         if choice is not None and self._strategy.is_chief:
-            print(choice, flush=True)
+            tell_choice(choice)
         self._model = self._made(model)
         warn_of_own_functions(self._model)
         self._one_batch = OneBatchMaker()
@@ -977,7 +977,8 @@ class Trainer:
 
 
 def _check_model(model: Any) -> None:
-    if isinstance(model, keras.Model) or callable(model):
+    # A layer can be called, too, but makes no model, also if Keras' own trainer is a base class.
+    if isinstance(model, keras.Model) or (callable(model) and not isinstance(model, keras.Layer)):
         return
     shape = getattr(model, "shape", None)
     received = f"{model!r} (of type {type(model)})"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import kfit
+from kfit.distribute.factory import tell_choice
 from kfit.model import trainer_of
 from tests.sweeps import sweep
 
@@ -108,6 +109,7 @@ def test_the_strategy_of_a_call_wins_and_stays(tiny: Any) -> None:
 
 
 def test_auto_is_where_it_begins(tiny: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    tell_choice.cache_clear()
     model = sequential(tiny)
     model.evaluate(*tiny.data(50), verbose=0)
     assert capsys.readouterr().out.count("strategy 'auto' chose 'one_device'") == 1

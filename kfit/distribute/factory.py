@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import tensorflow as tf
@@ -114,7 +115,7 @@ def check_strategy(strategy: Any) -> None:
 
 
 def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> str | None:
-    """Returns a line for `Trainer` to print, if the strategy may be another than the user expects.
+    """Returns a line for `tell_choice`, if the strategy may be another than the user expects.
 
     It says which adapter `as_strategy` has chosen, and why. If the user has named a strategy for
     several devices or workers and there is only one, it says so, and how to get more.
@@ -147,6 +148,15 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
             "of several is described. To start two workers on this host: `kfit run --workers 2`."
         )
     return None
+
+
+@lru_cache(maxsize=1)
+def tell_choice(line: str) -> None:
+    """Prints what `explain_choice` has returned, unless the same line was printed last.
+
+    A program may make many trainers, one for each model of a GAN or each cell of a notebook.
+    """
+    print(line, flush=True)
 
 
 def _evaluates_alone(strategy: object) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from kfit.distribute.factory import tell_choice
 
 FIXED = {"batch_size": 20, "shuffle": False, "verbose": 0}
 
@@ -95,6 +96,7 @@ def test_auto_says_that_it_takes_the_strategy_of_the_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     strategy = mirrored()
+    tell_choice.cache_clear()
     assert kfit.Trainer(made(strategy)).strategy.tf_strategy is strategy
     told = "'auto' chose 'mirrored': the model was made in the scope of a MirroredStrategy."
     assert told in capsys.readouterr().out
