@@ -394,10 +394,11 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         return (
             f"{self.me} waited {seconds:g} s for its peers; {len(absent)} of {len(self.peers)} did "
             "not answer:\n" + "\n".join(lines) + "\n"
-            f"Start all the workers{_in_source()}, see why those did not come up, check "
-            "that the addresses can be reached from each host, or wait for longer than "
-            f"{seconds:g} s (`kfit run --start-timeout`, `MultiWorker(start_timeout=...)`, or the "
-            "environment variable KFIT_START_TIMEOUT)."
+            f"Start all the workers{_in_source()}, see why those did not come up, check that the "
+            "addresses can be reached from each host (`kfit doctor`, started on each host in place "
+            "of the program, also finds an address that belongs to another host), or wait for "
+            f"longer than {seconds:g} s (`kfit run --start-timeout`, "
+            "`MultiWorker(start_timeout=...)`, or the environment variable KFIT_START_TIMEOUT)."
         )
 
     def _complete(self) -> bool:
