@@ -12,7 +12,7 @@ _PACKAGES = ("tensorflow", "keras", "tf_keras", "torch", "lightning")
 
 def description(rounds: int) -> str:
     """A sentence about the machine, the versions and the rounds, to print below the tables."""
-    return f"{machine(*_PACKAGES)}; medians of {rounds} rounds."
+    return f"{machine(*_PACKAGES)}; medians of up to {rounds} rounds."
 
 
 def machine(*packages: str) -> str:

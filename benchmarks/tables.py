@@ -50,19 +50,19 @@ def short_table(measured: Measured) -> str:
 
 def target_table(targets: Sequence[Target], measured: Measured) -> str:
     """The targets and the measured figures."""
-    lines = ["| work | figure | aim | came to | |", "|---|---|---|---|---|"]
+    lines = ["| work | figure | target | came to | |", "|---|---|---|---|---|"]
     for target in targets:
         if target.contest not in measured:
             continue
         value = _value(target, measured)
-        aim = f"at most {target.most:g}" if target.most else f"at least {target.least:g}"
+        bound = f"at most {target.most:g}" if target.most else f"at least {target.least:g}"
         met = value <= target.most if target.most else value >= (target.least or 0)
         unit = CONTESTS[target.contest].unit
         what = f"{target.over} / {target.under}" if target.under else f"{target.over}, {unit}"
         if target.figure == "memory":
             what += ", peak memory"
         title = CONTESTS[target.contest].title
-        lines.append(f"| {title} | {what} | {aim} | {value:.2f} | {'' if met else 'missed'} |")
+        lines.append(f"| {title} | {what} | {bound} | {value:.2f} | {'' if met else 'missed'} |")
     return "\n".join([*lines, ""])
 
 

@@ -44,9 +44,10 @@ class BackupAndRestore(TrainingCallback):
 
     A snapshot contains the complete state: weights, optimizer, metrics so far, the position in the
     data, random generators, the `History`, and the states of the callbacks. Training that was
-    killed and restarted ends with exactly the same weights, bit for bit, as training without
-    interruption. On SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C the state is saved after the current step,
-    whatever `save_freq` is, and `fit` raises an error that ends the program.
+    killed and restarted ends with the same weights as training without interruption: on CPUs bit
+    for bit, on GPUs up to rounding. On SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C the state is saved after
+    the current step, whatever `save_freq` is, and `fit` raises an error that ends the program.
+
 
     The whole program is resumed, not only `fit`. Suppose that the program is killed after a `fit`
     has finished, for example in `evaluate` or `save`. In the next run this `fit` returns at once,
@@ -268,7 +269,8 @@ class BackupAndRestore(TrainingCallback):
         Raises:
             DirectoryInUseError: If the program was started again meanwhile, and the new process has
                 taken over the directory. So a process that was suspended meanwhile ends after its
-                step, and not only when it saves: its callbacks would write to files of the user's.
+                step, and not only when it saves: otherwise its callbacks would go on writing to the
+                user's files.
             BaseException: If writing the previous snapshot in the background has failed.
         """
         self._refuse_if_replaced()

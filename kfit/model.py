@@ -136,8 +136,8 @@ def fit(
             set, or a function. A function gets a `tf.distribute.InputContext`, and returns a
             data set batched to the batch size of one replica.
         y: Targets; only if `x` is arrays.
-        batch_size: The *global* batch size, over all replicas; only if `x` is arrays, 32 by
-            default.
+        batch_size: The *global* batch size, over all replicas; only if `x` is arrays. By default
+            32 or, with `steps_per_epoch`, such that an epoch reads all the data once, as in Keras.
         epochs: The number of epochs after which training ends, including those before
             `initial_epoch`.
         verbose: 0, 1, 2 or "auto"; only the chief prints.
@@ -189,7 +189,8 @@ def evaluate(
         model: The compiled model.
         x: As for `kfit.fit`.
         y: Targets; only if `x` is arrays.
-        batch_size: The global batch size; only if `x` is arrays, 32 by default.
+        batch_size: The global batch size; only if `x` is arrays. By default 32 or, with `steps`,
+            such that the steps read all the data once, as in Keras.
         verbose: 0, 1, 2 or "auto"; only the chief prints.
         sample_weight: The weight of each example; only if `x` is arrays.
         steps: The number of steps to take; None for all the data.
@@ -223,7 +224,8 @@ def predict(
     Args:
         model: The model; it need not be compiled.
         x: As for `kfit.fit`.
-        batch_size: The global batch size; only if `x` is arrays, 32 by default.
+        batch_size: The global batch size; only if `x` is arrays. By default 32 or, with `steps`,
+            such that the steps read all the data once, as in Keras.
         verbose: 0, 1, 2 or "auto"; only the chief prints.
         steps: The number of steps to take; None for all the data.
         callbacks: Keras callbacks; their hooks run on every task.

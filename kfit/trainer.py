@@ -349,8 +349,9 @@ class Trainer:
                 set, or a function. A function gets a `tf.distribute.InputContext`, and returns a
                 data set batched to the batch size of one replica.
             y: Targets; only if `x` is arrays.
-            batch_size: The *global* batch size, over all replicas; only if `x` is arrays, 32 by
-                default.
+            batch_size: The *global* batch size, over all replicas; only if `x` is arrays. By
+                default 32 or, with `steps_per_epoch`, such that an epoch reads all the data once,
+                as in Keras.
             epochs: The number of epochs after which training ends, including those before
                 `initial_epoch`.
             verbose: 0, 1, 2 or "auto"; only the chief prints.
@@ -483,7 +484,8 @@ class Trainer:
         Args:
             x: As for `fit`.
             y: Targets; only if `x` is arrays.
-            batch_size: The global batch size; only if `x` is arrays, 32 by default.
+            batch_size: The global batch size; only if `x` is arrays. By default 32 or, with
+                `steps`, such that the steps read all the data once, as in Keras.
             verbose: 0, 1, 2 or "auto"; only the chief prints.
             sample_weight: The weight of each example; only if `x` is arrays.
             steps: The number of steps to take; None for all the data.
@@ -532,7 +534,8 @@ class Trainer:
 
         Args:
             x: As for `fit`.
-            batch_size: The global batch size; only if `x` is arrays, 32 by default.
+            batch_size: The global batch size; only if `x` is arrays. By default 32 or, with
+                `steps`, such that the steps read all the data once, as in Keras.
             verbose: 0, 1, 2 or "auto"; only the chief prints.
             steps: The number of steps to take; None for all the data.
             callbacks: Keras callbacks; their hooks run on every task.
@@ -646,7 +649,7 @@ class Trainer:
         Args:
             x: As for `fit`, but not a generator, which could not be read again by `fit`.
             y: Targets; only if `x` is arrays.
-            batch_size: The global batch size; only if `x` is arrays, 32 by default.
+            batch_size: As for `fit`.
             shuffle: As for `fit`.
             class_weight: As for `fit`.
             sample_weight: As for `fit`.

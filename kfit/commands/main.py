@@ -161,11 +161,11 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "                [--keras-fit] [--no-join] [--log-dir DIR] [--log-format text|json]\n"
         "                (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
-        description="Run a training script: as N workers on this host, or, if TF_CONFIG "
-        "describes a cluster, as this host's task in it. The tasks that train join the cluster "
-        "before the script begins. When a task fails, hangs or is "
-        "preempted the others are stopped, and all are restarted if --max-restarts allows it. "
-        "The exit code is that of the first failure.",
+        description="Run a training script: as N workers on this host, or, if the environment "
+        "describes a cluster (TF_CONFIG, KFIT_WORKERS, Slurm, SageMaker), as this host's task in "
+        "it. The tasks that train join the cluster before the script begins. When a task fails, "
+        "hangs or is preempted the others are stopped, and all are restarted if --max-restarts "
+        "allows it. The exit code is that of the first failure.",
         allow_abbrev=False,
     )
     parser.add_argument("--workers", metavar="N", help="workers to start on this host (default: 1)")
