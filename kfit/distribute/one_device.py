@@ -66,6 +66,11 @@ class OneDevice(Strategy):
         )
 
     @property
+    def has_copies(self) -> bool:
+        """Always False: a variable on the one device is an ordinary variable."""
+        return False
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """The name of the one device, in a tuple."""
         if self._device is not None:

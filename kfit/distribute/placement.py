@@ -4,7 +4,8 @@ Keras needs a model to be built under the strategy that trains it. kfit trains a
 call of `fit`, `evaluate` or `predict`, it replaces the `tf.Variable` inside each Keras variable by
 one on the strategy's devices. After the call, the ordinary `tf.Variable` is put back, with the
 trained value. The model is not cloned, so this works for every model (subclassed models, Lambda
-layers, shared layers, models that cannot be serialized), and the user's references stay valid.
+layers, shared layers, models that cannot be serialized), and the user's references stay valid. If
+possible, the ordinary `tf.Variable` is the first replica's copy meanwhile (`first_copies.py`).
 
 In this module a variable is *placed* if its `tf.Variable` is on the strategy's devices, and *plain*
 if it is an ordinary `tf.Variable`.
@@ -12,6 +13,7 @@ if it is an ordinary `tf.Variable`.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,12 +25,14 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.contents import VALUES, holds_only_values
+from kfit.distribute.first_copies import FirstCopies, may_be_one
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.same_model import require_same_variables
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_copies import VariableCopies
 from kfit.distribute.variable_values import is_per_replica, total_of_task
+from kfit.internals.keras_methods import functions_forgotten
 from kfit.internals.layers import all_layers
 from kfit.internals.optimizers import belong_to, chooser_of, key_of
 from kfit.internals.randomness import (
@@ -36,7 +40,13 @@ from kfit.internals.randomness import (
     global_seed_generator,
     set_seed_generator,
 )
-from kfit.internals.variables import make_tf_variable, set_tf_variable, take_as_number, tf_variable
+from kfit.internals.variables import (
+    make_tf_variable,
+    set_copy_of,
+    set_tf_variable,
+    take_as_number,
+    tf_variable,
+)
 
 
 @dataclass
@@ -56,6 +66,22 @@ class _Pair:
     plain: tf.Variable
     placed: tf.Variable
 
+    def is_first_copy(self, strategy: Strategy) -> bool:
+        """Returns whether the ordinary variable is the first replica's copy of the other one."""
+        return strategy.local_results(self.placed)[0] is self.plain
+
+    def place(self, strategy: Strategy) -> None:
+        """Puts the variable on the devices into the Keras variable."""
+        if self.is_first_copy(strategy):
+            set_copy_of(self.plain, self.placed)
+        set_tf_variable(self.variable, self.placed)
+
+    def take_back(self, strategy: Strategy) -> None:
+        """Puts the ordinary variable into the Keras variable."""
+        if self.is_first_copy(strategy):
+            set_copy_of(self.plain, None)
+        set_tf_variable(self.variable, self.plain)
+
 
 class Placement:
     """The placement of a model's variables on the devices of a strategy.
@@ -71,6 +97,7 @@ class Placement:
     Attributes:
         revision: A number that increases when `tf.Variable`s are replaced by newly created ones.
             Graphs that were traced before then use the wrong variables, and must be traced again.
+        generator: Keras' global seed generator of the latest call, whose state is on the devices.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
@@ -78,7 +105,7 @@ class Placement:
         self._strategy = strategy
         self._pairs: dict[int, _Pair] = {}
         self._seeds: list[keras.Variable] = []
-        self._generator: keras.random.SeedGenerator | None = None
+        self.generator: keras.random.SeedGenerator | None = None
         self._unused_generator: keras.random.SeedGenerator | None = None
         self._depth = 0
         self._thread: int | None = None
@@ -124,11 +151,13 @@ class Placement:
             yield
             return
         is_keras_own = existing_seed_generator() is not None
-        if not is_keras_own:
-            set_seed_generator(self._unused_generator)
         with undisturbed():
+            if not is_keras_own and self._unused_generator is not None:
+                # It gets the seed of a new one: the program may have been seeded meanwhile.
+                self._unused_generator.state.assign([random.randint(1, 10**9), 0])
+                set_seed_generator(self._unused_generator)
             generator = global_seed_generator()
-        self._generator = generator
+        self.generator = generator
         seed = generator.state
         if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
             self._seeds.append(seed)  # kept for good: graphs continue to draw from it
@@ -152,7 +181,7 @@ class Placement:
             yield
             return
         own = existing_seed_generator()
-        set_seed_generator(self._generator)
+        set_seed_generator(self.generator)
         try:
             yield
         finally:
@@ -170,7 +199,8 @@ class Placement:
         _working.append(self)
         try:
             self._place(owned)
-            yield
+            with functions_forgotten(self._model):
+                yield
         except BaseException:
             self.take_back(failed=True)
             raise
@@ -229,7 +259,7 @@ class Placement:
                 f"{self._model.name!r}, which is being trained or evaluated in another thread. "
                 "Wait until that call has returned."
             )
-        one_strategy = self._strategy.tf_strategy is other._strategy.tf_strategy
+        one_strategy = self.is_on(other._strategy)
         stays = self._native and any(id(variable) not in self._pairs for variable in held)
         if not one_strategy and (stays or self._strategy.num_workers > 1):
             raise ValueError(
@@ -239,6 +269,10 @@ class Placement:
                 "meanwhile. Pass the strategy object of that call, or call this after it."
             )
         return True
+
+    def is_on(self, strategy: Strategy) -> bool:
+        """Returns whether the model is trained on a strategy."""
+        return self._strategy.tf_strategy is strategy.tf_strategy
 
     def _is_placed(self, variable: keras.Variable) -> bool:
         return tf_variable(variable) is not None and self._strategy.is_placed(tf_variable(variable))
@@ -318,17 +352,24 @@ class Placement:
         if only is None and len(again) < len(fresh):
             new = [v for v in fresh if id(v) not in self._pairs]
             require_same_variables([*again, *new], self._strategy.host_collectives)
-        with _rekeyed(owned, self._strategy.tf_strategy), self._strategy.scope():
+        copies = FirstCopies()
+        with (
+            _rekeyed(owned, self._strategy.tf_strategy),
+            copies.taken(),
+            self._strategy.scope(),
+        ):
             pairs = [self._pairs[id(variable)] for variable in again]
             for pair in pairs:
                 pair.plain = tf_variable(pair.variable)
             # Variables that a hook gives back are equal: all tasks ran the hook.
             self._copy_to_devices(pairs, broadcast=only is None)
             for pair in pairs:
-                set_tf_variable(pair.variable, pair.placed)
+                pair.place(self._strategy)
             for variable in fresh:
                 if id(variable) not in self._pairs:
                     plain = tf_variable(variable)
+                    if self._strategy.has_copies:
+                        copies.give(plain)
                     # With several workers, all get the chief's value: TensorFlow broadcasts it.
                     _initialize(variable, plain.read_value(), like=plain)
                     self._pairs[id(variable)] = _Pair(variable, plain, tf_variable(variable))
@@ -354,20 +395,41 @@ class Placement:
         with _rekeyed(owned, tf.distribute.get_strategy()):
             moved = owned.variables if only is None else _both(owned.variables, only)
             pairs = [self._pairs[id(variable)] for variable in moved if id(variable) in self._pairs]
+            # The first copy has the value of all, unless each replica has its own.
+            copied = [
+                pair
+                for pair in pairs
+                if is_per_replica(pair.variable) or not pair.is_first_copy(self._strategy)
+            ]
             if self._strategy.copies_in_graphs and not failed:
                 with self._strategy.scope():
-                    placed = [tf_variable(pair.variable) for pair in pairs]
-                    self._from_devices.run(placed, [pair.plain for pair in pairs])
+                    placed = [tf_variable(pair.variable) for pair in copied]
+                    self._from_devices.run(placed, [pair.plain for pair in copied])
             else:
-                for pair in pairs:
+                for pair in copied:
                     pair.plain.assign(self._value_on_devices(pair.variable, failed))
             for pair in pairs:
-                set_tf_variable(pair.variable, pair.plain)
+                pair.take_back(self._strategy)
             for variable in moved:
                 if not self._native and self._is_placed(variable):  # made during the call
-                    placed = tf_variable(variable)
-                    _initialize(variable, self._value_on_devices(variable, failed), like=placed)
-                    self._pairs[id(variable)] = _Pair(variable, tf_variable(variable), placed)
+                    self._pairs[id(variable)] = self._made_plain(variable, failed)
+
+    def _made_plain(self, variable: keras.Variable, failed: bool) -> _Pair:
+        """Makes an ordinary variable for one that was made on the strategy's devices.
+
+        Args:
+            variable: The Keras variable.
+            failed: As for `take_back`.
+        """
+        placed, value = tf_variable(variable), self._value_on_devices(variable, failed)
+        _initialize(variable, value, like=placed)
+        plain, first = tf_variable(variable), self._strategy.local_results(placed)[0]
+        if not may_be_one(plain, first):
+            return _Pair(variable, plain, placed)
+        first.assign(value)
+        pair = _Pair(variable, first, placed)
+        pair.take_back(self._strategy)
+        return pair
 
     def _copy_to_devices(self, pairs: Sequence[_Pair], *, broadcast: bool) -> None:
         """Copies the values of ordinary variables to the variables on the strategy's devices.
@@ -410,6 +472,22 @@ class Placement:
 
 _working: list[Placement] = []
 """The placements whose variables are on devices now, in the order of their calls."""
+
+
+def seed_generator_on(strategy: Strategy) -> keras.random.SeedGenerator:
+    """Returns the global seed generator that the replicas of a strategy draw from.
+
+    In a call that has moved a model's variables to the strategy's devices, it is the one that was
+    moved with them, also if a hook has seeded or cleared Keras' state since. A graph that Keras has
+    traced draws from the generator of that time, too.
+
+    Args:
+        strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
+    """
+    for placement in reversed(_working):
+        if placement.generator is not None and placement.is_on(strategy):
+            return placement.generator
+    return global_seed_generator()
 
 
 def _both(

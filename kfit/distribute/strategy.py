@@ -183,6 +183,11 @@ class Strategy:
         )
 
     @property
+    def has_copies(self) -> bool:
+        """Whether a variable on the devices consists of a copy for each replica of this task."""
+        return True
+
+    @property
     def copies_in_graphs(self) -> bool:
         """Whether a model's variables can be copied to the devices, and back, in one graph call."""
         return False

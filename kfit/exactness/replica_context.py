@@ -20,12 +20,12 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.contexts import replica_context
+from kfit.distribute.placement import seed_generator_on
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.origins import Origins
 from kfit.exactness.rows import number_of_rows, take_rows
 from kfit.internals.graphs import current_graph
-from kfit.internals.randomness import global_seed_generator
 
 _active = threading.local()
 
@@ -279,7 +279,7 @@ class Step:
         self.graph = current_graph()
         # Keras has one global generator per thread, and each replica is traced in a thread of its
         # own.
-        self.seed_generator = global_seed_generator()
+        self.seed_generator = seed_generator_on(strategy)
 
     def on_each_replica(self, fn: Callable[..., Any], args: tuple[Any, ...] = ()) -> Any:
         """Calls `fn` on every replica of this task, and returns the results as per-replica values.

@@ -65,7 +65,7 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
     return replica.origins.estimate(total)
 
 
-def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
+def of_tape(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `GradientTape.gradient`, for steps on several replicas.
 
     The replacement makes the gradients right if a user-written step computes its own loss:
@@ -88,45 +88,76 @@ def of_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        replica = current_replica()
-        losses = tf.nest.flatten(target)
-        if replica is None or replica.has_all or tf.executing_eagerly():
-            return original(self, target, sources, output_gradients, *args, **kwargs)
-        for loss in losses:
-            _warn_if_of_gradients(loss, replica)
-        is_weighed = any(id(loss) in replica.weighed for loss in losses)
-        if is_weighed or output_gradients is not None:
-            grads = original(self, target, sources, output_gradients, *args, **kwargs)
-            replica.origins.estimate(grads)
-            return _of_tape(sources, grads, replica, are_weighed=is_weighed)
-        for loss in losses:
-            warn_if_combined(loss, replica, _OF_TAPE)
-        addends = [each for loss in losses for each in _addends_of_loss(loss, replica)]
-        kinds = {kind for each in addends for kind in each.kinds}
-        is_known = _are_known(addends) and "unknown" not in kinds
-        is_sum = is_known and all(each.kinds & _ADD_UP for each in addends)
-        if not _are_known(addends):
-            _warn_of(_OF_TAPE)
-        elif kinds & _ADD_UP and not is_sum:
-            target = [each.tensor for each in addends]
-            output_gradients = [each.weights(_weight(each, replica)) for each in addends]
-        grads = original(self, target, sources, output_gradients, *args, **kwargs)
+        def compute(targets: Any, output_gradients: Any) -> Any:
+            return original(self, targets, sources, output_gradients, *args, **kwargs)
 
-        def of_batch(source: Any, grad: Any) -> Any:
-            if grad is None or not is_known:
-                return replica.origins.estimate(grad)  # so that kfit warns only once
-            if isinstance(source, tf.Tensor) and kinds_of(source, replica):
-                return grad if is_sum else replica.weigh(grad)
-            changed = _each(grad, lambda g: _by_share(g, replica)) if is_sum else grad
-            return replica.origins.estimate(changed)
-
-        grads = tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
-        return _of_tape(sources, grads, replica, are_weighed=False)
+        return _gradients(compute, target, sources, output_gradients)
 
     return gradient
 
 
-def _of_tape(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -> Any:
+def of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a replacement of `tf.gradients`, which does what that of `of_tape` does."""
+
+    def gradients(ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def compute(ys: Any, grad_ys: Any) -> Any:
+            return original(ys, xs, grad_ys, *args, **kwargs)
+
+        return _gradients(compute, ys, tf.nest.flatten(xs), grad_ys)
+
+    return gradients
+
+
+def _gradients(
+    compute: Callable[[Any, Any], Any], target: Any, sources: Any, output_gradients: Any
+) -> Any:
+    """Returns the gradients of a replica's loss, converted as `of_tape` describes.
+
+    Args:
+        compute: A function of TensorFlow that computes the gradients of targets, given also their
+            output gradients, or None.
+        target: The loss, or several.
+        sources: The tensors and variables to differentiate with respect to, in the structure of the
+            result.
+        output_gradients: The output gradients that the step has given; None if it has given none.
+    """
+    replica = current_replica()
+    losses = tf.nest.flatten(target)
+    if replica is None or replica.has_all or tf.executing_eagerly():
+        return compute(target, output_gradients)
+    for loss in losses:
+        _warn_if_of_gradients(loss, replica)
+    is_weighed = any(id(loss) in replica.weighed for loss in losses)
+    if is_weighed or output_gradients is not None:
+        grads = compute(target, output_gradients)
+        replica.origins.estimate(grads)
+        return _summed_early(sources, grads, replica, are_weighed=is_weighed)
+    for loss in losses:
+        warn_if_combined(loss, replica, _OF_TAPE)
+    addends = [each for loss in losses for each in _addends_of_loss(loss, replica)]
+    kinds = {kind for each in addends for kind in each.kinds}
+    is_known = _are_known(addends) and "unknown" not in kinds
+    is_sum = is_known and all(each.kinds & _ADD_UP for each in addends)
+    if not _are_known(addends):
+        _warn_of(_OF_TAPE)
+    elif kinds & _ADD_UP and not is_sum:
+        target = [each.tensor for each in addends]
+        output_gradients = [each.weights(_weight(each, replica)) for each in addends]
+    grads = compute(target, output_gradients)
+
+    def of_batch(source: Any, grad: Any) -> Any:
+        if grad is None or not is_known:
+            return replica.origins.estimate(grad)  # so that kfit warns only once
+        if isinstance(source, tf.Tensor) and kinds_of(source, replica):
+            return grad if is_sum else replica.weigh(grad)
+        changed = _each(grad, lambda g: _by_share(g, replica)) if is_sum else grad
+        return replica.origins.estimate(changed)
+
+    grads = tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
+    return _summed_early(sources, grads, replica, are_weighed=False)
+
+
+def _summed_early(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -> Any:
     """Sums the gradients of weights over the replicas, if the step needs early sums.
 
     A step needs them if it changes gradients, such as by clipping, before the optimizer gets them

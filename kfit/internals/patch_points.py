@@ -106,6 +106,7 @@ MERGE_OF_OPTIMIZER = Point(
 )
 CALL_FUNCTION = Point(FUNCTION, "__call__", _ANY_STEP)
 GRADIENT = Point(tf.GradientTape, "gradient", _ANY_STEP)
+GRADIENTS = Point(tf, "gradients", _ANY_STEP)
 AVERAGE_LOSS = Point(tf.nn, "compute_average_loss", _ANY_STEP)
 REGULARIZATION_LOSS = Point(tf.nn, "scale_regularization_loss", _ANY_STEP)
 MERGE_CALL = Point(tf.distribute.ReplicaContext, "merge_call", _ANY_STEP)

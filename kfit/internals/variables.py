@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import keras
@@ -87,10 +88,34 @@ def _as_int(inside: Any) -> int:
     return int(inside.numpy())
 
 
-@uses(
-    "tf.Variable.handle._distributed_container",
-    because="the copy of one replica does not tell in public that it is one",
-)
+_CONTAINER = ("tf.Variable.handle._distributed_container", "tf.Variable._distributed_container")
+_OF_A_COPY = "the copy of one replica does not tell in public that it is one"
+
+
+@uses(*_CONTAINER, because=_OF_A_COPY)
 def is_copy_of_a_replica(variable: tf.Variable) -> bool:
     """Returns whether a `tf.Variable` is one replica's copy of a distributed variable."""
-    return hasattr(variable.handle, "_distributed_container")
+    return hasattr(_with_container(variable), "_distributed_container")
+
+
+@uses(*_CONTAINER, because=_OF_A_COPY)
+def set_copy_of(variable: tf.Variable, whole: Any) -> None:
+    """Declares that a `tf.Variable` is, or no longer is, a replica's copy of a distributed one.
+
+    TensorFlow declares it for good when it makes the distributed variable. But a variable can be a
+    copy of several ones, of different strategies, at different times.
+
+    Args:
+        variable: The variable.
+        whole: The distributed variable; None if `variable` is an ordinary variable now.
+    """
+    holder = _with_container(variable)
+    if whole is not None:
+        holder._distributed_container = weakref.ref(whole)
+    elif hasattr(holder, "_distributed_container"):
+        del holder._distributed_container
+
+
+def _with_container(variable: tf.Variable) -> Any:
+    """Returns what refers to the whole: the handle, or a variable that was made in a graph."""
+    return variable.handle if isinstance(variable, RESOURCE_VARIABLE) else variable

@@ -6,9 +6,10 @@ that of another thread is being built, traced or ended.
 
 A thread may also wait for another one: a hook of a callback may start a thread that evaluates the
 model, and a thread may predict what a generator then yields to `fit`. So where code of the user's
-may run, predictions of other threads are let in, and between two times in which metrics are added
-up also evaluations, and training by threads that were started meanwhile. A `fit` of an older thread
-is not: it would take long, and might itself wait for the call that has let it in.
+may run, predictions of other threads are let in, and all calls of threads that were started there,
+as if the code itself had made them. Evaluations of older threads are let in between two times in
+which metrics are added up. A `fit` of an older thread is not: it would take long, and might itself
+wait for the call that has let it in.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class _Turn:
         """Returns whether another call may begin while this one is under way."""
         if self.thread == other.thread or (other.is_of_graph and not self.is_of_graph):
             return True
-        if other.purpose == "predict":
+        # A thread that was started meanwhile may be one that this call's own thread waits for.
+        if other.purpose == "predict" or other.thread not in self.known:
             return self.lets_in != "none"
-        is_short = other.purpose == "evaluate"
-        return self.lets_in == "all" and (is_short or other.thread not in self.known)
+        return self.lets_in == "all" and other.purpose == "evaluate"
 
 
 class Turns:
@@ -96,8 +97,8 @@ class Turns:
 
         Args:
             to: "predictions" if only predictions may begin, since metrics are being added up;
-                "all" if also evaluations may, and all calls of threads that are started within the
-                context.
+                "all" if also evaluations may. All calls of threads that are started within the
+                context may begin in either case.
         """
         thread = threading.get_ident()
         with self._changed:

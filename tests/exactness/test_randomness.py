@@ -105,3 +105,48 @@ def test_replicas_augment_differently_and_a_rerun_alike(tiny: Any) -> None:
 def test_random_numbers_go_on_over_the_epochs(tiny: Any) -> None:
     once, twice = dropped_rows(tiny, 2, 3), dropped_rows(tiny, 2, 3, epochs=2)
     assert twice.sum() > once.sum()
+
+
+class DrawsIfTrained(layers.Layer):
+    """Adds numbers without a seed, but only in training."""
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return x + 0.5 * keras.random.normal(ops.shape(x)) if training else x
+
+
+def test_the_last_seed_of_the_program_decides_what_is_drawn(tiny: Any) -> None:
+    losses_of = []
+    for first in (5, 6):
+        keras.utils.set_random_seed(first)
+        model = keras.Sequential([layers.Input((4,)), DrawsIfTrained(), layers.Dense(1)])
+        model.compile(sgd(), "mse")
+        model.set_weights([np.ones((4, 1)), np.zeros(1)])
+        trainer = kfit.Trainer(model, tiny.strategy(2))
+        x = numbers(12, 4)
+        trainer.evaluate(x, x[:, :1], verbose=0)  # draws nothing
+        keras.utils.set_random_seed(2)
+        losses_of.append(trainer.fit(x, x[:, :1], batch_size=6, verbose=0).history["loss"])
+    assert losses_of[0] == losses_of[1]
+
+
+@pytest.mark.parametrize("name", ["on_epoch_begin", "on_train_batch_begin", "on_test_begin"])
+@pytest.mark.parametrize("clears", [True, False], ids=["clears", "seeds"])
+def test_a_hook_may_seed_or_clear_keras(tiny: Any, name: str, clears: bool) -> None:
+    def change(*_: Any, **__: Any) -> None:
+        keras.backend.clear_session() if clears else keras.utils.set_random_seed(5)
+
+    def trained(replicas: int) -> Any:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([layers.Input((4,)), layers.Dropout(0.0), layers.Dense(1)])
+        model.compile(sgd(), "mse")
+        trainer = kfit.Trainer(model, tiny.strategy(replicas))
+        x = numbers(11, 4)
+        for _ in range(2):
+            hook = keras.callbacks.Callback()
+            setattr(hook, name, change)
+            fit: dict[str, Any] = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
+            trainer.fit(x, x[:, :1], validation_data=(x, x[:, :1]), callbacks=[hook], **fit)
+            trainer.evaluate(x, x[:, :1], batch_size=5, verbose=0)  # traced after the change
+        return model
+
+    assert tiny.distance(trained(1), trained(2)) < 1e-5

@@ -102,6 +102,18 @@ class Steps(keras.Model):
         return {"own": loss}
 
 
+class WithoutTape(Steps):
+    """Takes the gradients by `tf.gradients`."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        loss = self._own_loss(y, self(x, training=True))
+        variables = self.trainable_variables
+        grads = tf.gradients(loss, [variable.value for variable in variables])
+        self.optimizer.apply(grads, variables)
+        return {"own": loss}
+
+
 class Regularizes(Steps):
     """Adds to its own loss what is equal on all replicas."""
 
@@ -200,6 +212,7 @@ def with_added_loss(loss: Loss) -> keras.Model:
 PLACES: dict[str, Callable[[Loss], keras.Model]] = {
     "loss": compiled_with,
     "train_step": lambda loss: with_own_step(Steps, loss),
+    "without_tape": lambda loss: with_own_step(WithoutTape, loss),
     "regularized": lambda loss: with_own_step(Regularizes, loss),
     "several": lambda loss: with_own_step(TakesSeveral, loss),
     "adversarial": lambda loss: with_own_step(Attacks, loss),
@@ -226,6 +239,8 @@ def trained(make: Callable[[], keras.Model], strategy: Any) -> tuple[list[Any], 
         ("add_loss", "sum_by_number"),
         ("adversarial", "mean"),
         ("regularized", "sum"),
+        ("without_tape", "sum"),
+        ("without_tape", "sum_and_mean"),
         ("no_reduction", "mean"),
         ("several", "mean"),
     ],
@@ -246,7 +261,7 @@ def test_a_mean_or_a_sum_is_that_of_one_device(place: str, loss: str, tiny: Any)
     ("place", "loss"),
     [
         *(("loss", loss) for loss in WARNED),
-        *((place, "root") for place in ("train_step", "compute_loss", "add_loss")),
+        *((place, "root") for place in ("train_step", "without_tape", "compute_loss", "add_loss")),
     ],
 )
 def test_anything_else_is_warned_of(place: str, loss: str, tiny: Any) -> None:

@@ -72,6 +72,19 @@ def on_devices() -> Any:
         return tf.Variable(1.0)
 
 
+def made_in_a_graph() -> Any:
+    made: list[Any] = []
+
+    @tf.function
+    def make() -> None:
+        if not made:
+            made.append(tf.Variable(1.0))
+
+    with distributed().scope():
+        make()
+    return made[0].values[0]
+
+
 EXAMPLES: dict[str, Callable[[], Any]] = {
     "tensorflow.python.eager.context.context": lambda: runtime.runtime(),
     "keras.Variable": lambda: keras.Variable(1.0),
@@ -94,6 +107,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "keras.callbacks.ModelCheckpoint": lambda: keras.callbacks.ModelCheckpoint("a.keras"),
     "tf.compat.v1.Graph": tf.compat.v1.Graph,
     "tf.Variable.handle": lambda: on_devices().values[0].handle,
+    "tf.Variable": made_in_a_graph,
     "tf.function": lambda: tf.function(lambda: None),
     "tf.data.Dataset": rows,
     "tf.data.Dataset.map": lambda: rows().map(lambda x: x, num_parallel_calls=2),

@@ -80,6 +80,35 @@ def test_a_hook_may_wait_for_threads(tiny: Any) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
+class InNewThread(keras.callbacks.Callback):
+    """Evaluates in a thread in the middle of an epoch, and waits for it."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+        self.results: list[Any] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.results += in_threads([lambda: self.model.evaluate(self.x, self.y, verbose=0)])
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 0:
+            self.on_epoch_begin(batch)
+
+
+def test_any_hook_may_wait_for_a_thread_that_it_starts(tiny: Any) -> None:
+    x, y = tiny.data(20)
+    numbers = []
+    for strategy in (None, tiny.strategy(2)):
+        model, callback = tiny.model(), InNewThread(x, y)
+        fixed = {"batch_size": 10, "shuffle": False, "verbose": 0, "callbacks": [callback]}
+        with kfit.install(strategy) if strategy else tf.name_scope("keras"):
+            model.fit(x, y, **fixed)
+        numbers.append([*map(np.asarray, callback.results), *model.get_weights()])
+    for expected, got in zip(*numbers, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+
 class InPool(keras.callbacks.Callback):
     """Evaluates in a thread that was there before training, in a hook that waits for it."""
 

@@ -1,0 +1,61 @@
+"""Makes a model's ordinary variables the first replica's copies of those on several devices.
+
+A function that was traced before a call of `fit` has captured the ordinary `tf.Variable`: a
+`tf.function` around the model, Keras' own `predict`, the `map` of a data set that calls the model.
+One that is traced in a hook captures the copy of the first replica. If the two are one variable,
+both functions always see the present value, in hooks and after the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+
+class FirstCopies:
+    """Has TensorFlow take a given variable in place of the first copy that it makes.
+
+    It is possible if the variable is on the device of the first replica. On other devices, such as
+    those of a TPU or of parameter servers, the first copy is another variable.
+    """
+
+    def __init__(self) -> None:
+        self._given: tf.Variable | None = None
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Context in which `give` has an effect; entered before the scope of the strategy."""
+        with tf.variable_creator_scope(self._create):
+            yield
+
+    def give(self, plain: tf.Variable) -> None:
+        """Offers a variable as the first copy of the variable that is made next.
+
+        Args:
+            plain: An ordinary variable, of the same shape and dtype. It gets the initial value.
+        """
+        self._given = plain
+
+    def _create(self, next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
+        made = next_creator(**settings)
+        given, self._given = self._given, None
+        if given is None or not may_be_one(given, made):
+            return made
+        given.assign(made.read_value())
+        return given
+
+
+def may_be_one(plain: Any, copy: Any) -> bool:
+    """Returns whether an ordinary variable can be used in place of a replica's copy, or vice versa.
+
+    Args:
+        plain: An ordinary variable.
+        copy: A copy of the first replica.
+    """
+    both = plain, copy
+    are_variables = all(isinstance(each, tf.Variable) for each in both)
+    are_several = any(isinstance(each, tf.distribute.DistributedValues) for each in both)
+    return are_variables and not are_several and plain.device == copy.device
