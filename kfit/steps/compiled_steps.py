@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from typing import Any
 
 import keras
@@ -50,6 +51,7 @@ class Graphs:
         self._heartbeat = heartbeat
         self._made: dict[str, Any] = {}
         self._made_for: Any = None
+        self._nesting: set[str] = set()
 
     def has_default(self, step: str) -> bool:
         """Returns whether the model overrides neither the step nor `compute_metrics`.
@@ -60,6 +62,17 @@ class Graphs:
             step: The name of the step, such as "train_step".
         """
         return not any(overrides(self._model, name) for name in (step, "compute_metrics"))
+
+    def returns_nested(self, step: str) -> bool:
+        """Returns whether the step has returned a dict with another dict as a value.
+
+        Keras logs the metrics if the step returns values with exactly their names, and otherwise
+        what the step returns. A dict within the dict counts as one name.
+
+        Args:
+            step: The name of the step, which has been traced or run.
+        """
+        return step in self._nesting
 
     def execution(self, step: str) -> StepExecutor:
         """Returns the executor: the object that runs the model's `train_step` or `test_step`.
@@ -77,7 +90,8 @@ class Graphs:
         return execution
 
     def _execution(self, step: str) -> StepExecutor:
-        model_step, default_step = getattr(self._model, step), self.has_default(step)
+        default_step = self.has_default(step)
+        model_step = getattr(self._model, step) if default_step else self._noted(step)
         if isinstance(self._strategy, ParameterServer):
             return ScheduledExecution(
                 self._model,
@@ -96,6 +110,20 @@ class Graphs:
             train=step == "train_step",
             heartbeat=self._heartbeat,
         )
+
+    def _noted(self, step: str) -> Callable[[Any], Any]:
+        """Returns the model's own step, with a note of whether it returns a dict within a dict."""
+        original = getattr(self._model, step)
+
+        @wraps(original)
+        def taken(data: Any) -> Any:
+            outputs = original(data)
+            values = outputs.values() if isinstance(outputs, Mapping) else ()
+            if any(isinstance(value, Mapping) for value in values):
+                self._nesting.add(step)
+            return outputs
+
+        return taken
 
     def prediction(self) -> Predictor:
         """Returns the executor: the object that runs the model's `predict_step`.
@@ -149,4 +177,5 @@ class Graphs:
         )
         if self._made_for != now:
             self._made.clear()
+            self._nesting.clear()
             self._made_for = now

@@ -375,7 +375,8 @@ def _take_steps(
     # read by the same graph even if training has resumed where no step was left, so that the logs
     # do not depend on an interruption.
     metrics = as_numbers(call.graphs.read_metrics())
-    return metrics if set(metrics) == set(logs) else logs
+    own = call.graphs.returns_nested("train_step" if hooks.mode == "train" else "test_step")
+    return metrics if set(metrics) == set(logs) and not own else logs
 
 
 def _take(

@@ -99,3 +99,53 @@ def test_what_is_frozen_without_a_compile_is_warned_of(tiny: Any) -> None:
     kernel = model.layers[0].get_weights()
     trainer.fit(x[:14], y[:14], **FIXED)
     assert tiny.distance(kernel, model.layers[0].get_weights()) == 0.0
+
+
+class LogsItsLoss(keras.Model):
+    """Returns the batch's own loss, beside the results of all compiled metrics in one dict."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            outputs = self(x, training=True)
+            loss = self.compute_loss(x, y, outputs)
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss, **self._others(y, outputs)}
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        outputs = self(x, training=False)
+        return {"loss": self.compute_loss(x, y, outputs), **self._others(y, outputs)}
+
+    def _others(self, y: Any, outputs: Any) -> dict[str, Any]:
+        others = [metric for metric in self.metrics if metric.name != "loss"]
+        for metric in others:
+            metric.update_state(y, outputs)
+        return {metric.name: metric.result() for metric in others}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_loss_that_the_step_returns_beside_a_dict_of_metrics_is_logged(
+    tiny: Any, replicas: int
+) -> None:
+    def model() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input((4,))
+        made = LogsItsLoss(inputs, keras.layers.Dense(3)(inputs))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        made.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+        return made
+
+    x, y = tiny.data(16)
+    one = model()
+    expected = [one.fit(x, y, **FIXED).history, one.evaluate(x, y, verbose=0, return_dict=True)]
+    trainer = kfit.Trainer(model(), tiny.strategy(replicas))
+    got = [
+        trainer.fit(x, y, **FIXED).history,
+        trainer.evaluate(x, y, batch_size=16, verbose=0, return_dict=True),
+    ]
+    for found, wanted in zip(got, expected, strict=True):
+        assert set(found) == set(wanted) == {"loss", "accuracy"}
+        for name, values in wanted.items():
+            assert found[name] == pytest.approx(values, abs=1e-5), name
