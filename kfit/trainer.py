@@ -39,7 +39,7 @@ from kfit.report import Account, Report
 from kfit.report.one_batch import first_batch
 from kfit.report.step_parts import parts_of_step
 from kfit.saving import write_path
-from kfit.steps.execution import Execution
+from kfit.steps.execution import Execution, StepExecutor
 from kfit.steps.frozen import remember_trained, warn_of_thawed
 from kfit.steps.jit import remember_jit
 from kfit.steps.metrics import as_numbers, reset_metrics
@@ -735,19 +735,34 @@ class Trainer:
             is_saved: Whether a callback saves or restores the state of the training.
         """
         warn_of_thawed(self._model)
-        execution = self._ready.graphs.execution("train_step")
-        if isinstance(execution, Execution):
-            # Data in memory hardly ever keeps a step waiting, so it is not measured every time.
-            execution.times_input = state.account.profiles or not state.batches.in_memory
-        if is_saved and isinstance(execution, Execution):
-            execution.look_at_graphs(_warn_of_hidden_state)
+        graphs = self._ready.graphs
+        compiled, execution = graphs.compiled, self._executor_of(state, is_saved)
+
+        def executor() -> StepExecutor:
+            nonlocal compiled, execution
+            if graphs.compiled != compiled:
+                compiled = graphs.compiled
+                self._ready.make_ready_again(state.batches)
+                execution = self._executor_of(state, is_saved)
+            return execution
+
         try:
-            loops.fit(state)
+            loops.fit(state, executor)
         finally:
             self._interrupted = state.interrupted
         if state.progress.step:
             # Also if an earlier run has taken all the steps, and this run has traced no graph.
             remember_trained(self._model)
+
+    def _executor_of(self, state: FitState, is_saved: bool) -> StepExecutor:
+        """Returns the executor of the train step for a `fit`; see `_train` for the arguments."""
+        execution = self._ready.graphs.execution("train_step")
+        if isinstance(execution, Execution):
+            # Data in memory hardly ever keeps a step waiting, so it is not measured every time.
+            execution.times_input = state.account.profiles or not state.batches.in_memory
+            if is_saved:
+                execution.look_at_graphs(_warn_of_hidden_state)
+        return execution
 
     def _open_account(
         self, state: FitState, epochs: int, verbose: str | int, profile: bool

@@ -63,6 +63,22 @@ class Graphs:
         """
         return not any(overrides(self._model, name) for name in (step, "compute_metrics"))
 
+    @property
+    def compiled(self) -> tuple[Any, ...]:
+        """What `compile` and `make_train_function(force=True)` change, to be compared by `==`.
+
+        After either of them, the step is traced again, as in Keras.
+        """
+        return (
+            # The loss tracker is private. `compile` makes a new one; no public attribute shows that
+            # the model was compiled again.
+            loss_tracker(self._model),
+            self._model.run_eagerly,
+            self._model.jit_compile,
+            getattr(self._model, "optimizer", None),
+            getattr(self._model, "train_function", None),
+        )
+
     def returns_nested(self, step: str) -> bool:
         """Returns whether the step has returned a dict with another dict as a value.
 
@@ -164,17 +180,12 @@ class Graphs:
         or `jit_compile` has another value. Freezing or thawing a layer drops no graph: as in Keras,
         the change takes effect at the next `compile`.
         """
-        now = (
-            # The loss tracker is private. `compile` makes a new one; no public attribute shows that
-            # the model was compiled again.
-            loss_tracker(self._model),
-            self._model.run_eagerly,
-            self._model.jit_compile,
+        others = (
             self._strategy.reduction,
             self._placement.revision,
-            getattr(self._model, "optimizer", None),
             [id(variable) for variable in self._model.variables],
         )
+        now = self.compiled, others
         if self._made_for != now:
             self._made.clear()
             self._nesting.clear()

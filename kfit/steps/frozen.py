@@ -109,7 +109,9 @@ def _kept(model: keras.Model) -> Flags:
 def _made_for(model: keras.Model) -> Any:
     # The loss tracker is private. `compile` makes a new one; no public attribute shows that the
     # model was compiled again.
-    held = loss_tracker(model), getattr(model, "optimizer", None)
+    # `make_train_function(force=True)` makes a new function.
+    compiled = [getattr(model, name, None) for name in ("optimizer", "train_function")]
+    held = loss_tracker(model), *compiled
     references = [None if part is None else weakref.ref(part) for part in held]
     return references, [id(variable) for variable in model.variables]
 

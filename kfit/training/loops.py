@@ -8,7 +8,7 @@ continue. So all tasks take the same steps, and save and stop after the same ste
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ from kfit.training.stop_signals import StopSignals, after_step, stop, tell_what_
 Logs = dict[str, Any]
 
 
-def fit(state: FitState) -> None:
+def fit(state: FitState, executor: Callable[[], StepExecutor]) -> None:
     """Trains until all epochs are done, or until a callback or a signal stops training.
 
     The order of what happens:
@@ -65,6 +65,8 @@ def fit(state: FitState) -> None:
 
     Args:
         state: The state of this `fit`: model, data, callbacks and so on.
+        executor: Returns the object that runs the train step. It is asked in every epoch, since a
+            hook may compile the model again.
 
     Raises:
         KeyboardInterrupt: If SIGINT (Ctrl-C) has stopped training.
@@ -73,8 +75,7 @@ def fit(state: FitState) -> None:
             as it is.
     """
     call, heartbeat = state.call, state.call.heartbeat
-    execution = call.graphs.execution("train_step")
-    execution.settle()  # an earlier call may have failed before it did so
+    executor().settle()  # an earlier call may have failed before it did so
     points = call.points = SavePoints(state, heartbeat)
     succeeded = False
     with StopSignals() as call.signals:
@@ -83,7 +84,7 @@ def fit(state: FitState) -> None:
                 points.begin()
             call.account.enter_loop()
             with call.naming():  # before the error is reported below
-                _fit(state, points, execution)
+                _fit(state, points, executor)
             with heartbeat.phase(Phase.SAVING):
                 points.end()
             succeeded = not state.interrupted
@@ -102,8 +103,9 @@ def fit(state: FitState) -> None:
             call.points = None
 
 
-def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
+def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecutor]) -> None:
     call, model, progress, batches = state.call, state.model, state.progress, state.batches
+    execution = executor()
 
     def took(steps: int, logs: Logs) -> None:
         progress.advance(steps)
@@ -136,6 +138,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
         call.hook("on_epoch_begin", epoch)
         with _reading(call, batches):
             batches.on_epoch_begin()
+        execution = executor()  # another one if a hook has compiled the model
         points.restore(in_epoch=True)
         _make_variables(state, points, execution, pace)
         # If training resumes here, batches that cannot be skipped by their index are read again.

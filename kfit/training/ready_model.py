@@ -118,17 +118,39 @@ class ReadyModel:
                 naming = partial(self._naming_data, batches, step)
                 with naming():
                     self._require_same_settings()
-                    with self._strategy.scope():
-                        require_batches(self._model, batches.spec)
-                        has_layers = self._build(batches, step, with_optimizer)
-                    if not has_layers:
-                        build_by_step(self._model, batches.spec, step)
-                        self._placement.place_again(owned_variables(self._model))
-                    require_numbers(self._model, batches.spec)
-                self._placement.take_scalars_as_numbers()
+                    self._make_ready(batches, step, with_optimizer)
                 yield naming
         finally:
             batches.close()
+
+    def make_ready_again(self, batches: Batches) -> None:
+        """Builds what a hook of `fit` has compiled again, on the strategy's devices.
+
+        All tasks (processes) must call it, within `working`.
+
+        Args:
+            batches: The data of the `fit`.
+        """
+        self._placement.place_again(owned_variables(self._model))
+        with self._naming_data(batches, "train_step"):
+            self._make_ready(batches, "train_step", with_optimizer=True)
+
+    def _make_ready(self, batches: Batches | OneBatch, step: str, with_optimizer: bool) -> None:
+        """Builds the model within `working`, and checks that it can take the data.
+
+        Args:
+            batches: The data.
+            step: The name of the step that gets the data.
+            with_optimizer: Whether the optimizer is built, too.
+        """
+        with self._strategy.scope():
+            require_batches(self._model, batches.spec)
+            has_layers = self._build(batches, step, with_optimizer)
+        if not has_layers:
+            build_by_step(self._model, batches.spec, step)
+            self._placement.place_again(owned_variables(self._model))
+        require_numbers(self._model, batches.spec)
+        self._placement.take_scalars_as_numbers()
 
     def make_variables(self, batches: Batches) -> None:
         """Creates all variables that a training step needs, without taking a step.

@@ -34,9 +34,9 @@ def as_in_keras(
         expected = program(tmp_path_factory.mktemp("keras"))
         trained, fit = [], loops.fit
 
-        def counted(state: Any) -> None:
+        def counted(state: Any, *others: Any) -> None:
             trained.append(state.strategy.num_replicas)
-            fit(state)
+            fit(state, *others)
 
         monkeypatch.setattr(loops, "fit", counted)
         with kfit.install(tiny.strategy(2)):

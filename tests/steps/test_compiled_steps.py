@@ -149,3 +149,54 @@ def test_a_loss_that_the_step_returns_beside_a_dict_of_metrics_is_logged(
         assert set(found) == set(wanted) == {"loss", "accuracy"}
         for name, values in wanted.items():
             assert found[name] == pytest.approx(values, abs=1e-5), name
+
+
+class CompilesAgain(keras.callbacks.Callback):
+    """Changes the training in the middle of a `fit`, as callbacks that thaw layers do."""
+
+    def __init__(self, hook: str, *, freezes: bool) -> None:
+        super().__init__()
+        self.freezes = freezes
+        setattr(self, hook, self.change)
+
+    def change(self, epoch: int, logs: Any = None) -> None:
+        if epoch != 1:
+            return
+        self.model.layers[0].trainable = not self.freezes
+        if not self.freezes:
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            self.model.compile(
+                keras.optimizers.Adam(0.01, epsilon=0.01),
+                loss,
+                metrics=[keras.metrics.SparseTopKCategoricalAccuracy(2)],
+            )
+        self.model.make_train_function(force=True)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
+@pytest.mark.parametrize("freezes", [False, True], ids=["thaws", "freezes"])
+def test_a_hook_may_compile_the_model_again(
+    tiny: Any, replicas: int, hook: str, freezes: bool
+) -> None:
+    x, y = tiny.data(20)
+
+    def program(fit: Any) -> tuple[list[Any], keras.Model]:
+        model = tiny.model(optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
+        model.layers[0].trainable = freezes
+        model.compile(model.optimizer, model.loss, metrics=["accuracy"])
+        callback = CompilesAgain(hook, freezes=freezes)
+        more = {"validation_data": (x, y), "validation_batch_size": 20, "callbacks": [callback]}
+        first = fit(model, x, y, epochs=4, **FIXED, **more).history
+        return [first, fit(model, x, y, **FIXED).history], model
+
+    strategy = tiny.strategy(replicas)
+    expected, one = program(keras.Model.fit)
+    got, other = program(
+        lambda model, *args, **kwargs: kfit.fit(model, *args, strategy=strategy, **kwargs)
+    )
+    assert tiny.distance(one, other) < 1e-5
+    for found, wanted in zip(got, expected, strict=True):
+        assert list(found) == list(wanted)
+        for name, values in wanted.items():
+            assert found[name] == pytest.approx(values, abs=1e-5), name
