@@ -205,11 +205,20 @@ def no_meeting_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
 
     The replacement raises CannotMeetError in a part of a step that must run without the other
     replicas, such as one that XLA compiles.
+
+    `all_reduce` defines the gradient of what it gets by `merge_call`. TensorFlow then searches the
+    graph for variables that the result depends on: back through the steps of all other replicas,
+    again for each sum and its gradient. Where no gradient passes, it does not search.
     """
 
     def merge_call(self: Any, merge_fn: Any, args: Any = (), kwargs: Any = None) -> Any:
         check_may_meet()
-        return original(self, merge_fn, args, kwargs)
+        result, replica = original(self, merge_fn, args, kwargs), current_replica()
+        if replica is None or not replica.sums:
+            return result
+        return tf.nest.map_structure(
+            lambda part: tf.stop_gradient(part) if isinstance(part, tf.Tensor) else part, result
+        )
 
     return merge_call
 

@@ -65,3 +65,29 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(tiny: Any) -> None:
     trainer.train_on_batch(*regression(6))
     assert int(optimizer.iterations) == 2
     assert tiny.distance(before, tiny.weights(model)) > 1e-3
+
+
+def test_a_sum_over_the_replicas_is_not_searched_for_variables(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow would walk through the graphs of all replicas at each sum: a quadratic time."""
+    import tensorflow.python.ops.op_selector as selector
+
+    walk, lengths = selector.get_backward_walk_ops, [0]
+
+    def walked(*args: Any, **kwargs: Any) -> Any:
+        ops = walk(*args, **kwargs)
+        lengths.append(len(ops))
+        return ops
+
+    monkeypatch.setattr(selector, "get_backward_walk_ops", walked)
+    inputs = outputs = keras.Input((4,))
+    for _ in range(6):
+        outputs = keras.layers.Dense(4)(outputs)
+        outputs = keras.layers.BatchNormalization(synchronized=True)(outputs)
+    model = keras.Model(inputs, outputs)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    x, _ = tiny.data(8)
+    kfit.Trainer(model, tiny.strategy(2)).fit(x, x, batch_size=8, verbose=0)
+    assert len(lengths) > 20
+    assert max(lengths) < 100
