@@ -128,6 +128,9 @@ def _warn_if_along_the_batch(metric: keras.Metric, values: Any, replica: Replica
 
 
 def _given(metric: keras.Metric) -> str:
+    # Keras logs the losses of several outputs so, and programs those of their own steps.
+    if isinstance(metric, keras.metrics.Mean) and metric.name.endswith("_loss"):
+        return f"The loss that is logged as {metric.name!r}"
     return f"What the metric {metric.name!r} is given"
 
 
