@@ -15,6 +15,7 @@ from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import Batches
 from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.generator import GeneratorBatches
+from kfit.internals.layers import all_layers
 from kfit.internals.models import given_to_compile
 
 
@@ -201,3 +202,29 @@ def require_targets(model: keras.Model, spec: Any) -> None:
             f"`y` is missing: the model was compiled with loss={loss!r}, which compares with "
             "targets. Pass `y` with arrays; data sets and generators yield (x, y)."
         )
+
+
+def require_own_weights(model: keras.Model, strategy: Strategy) -> None:
+    """Raises an error if the weights of a TFSMLayer would be trained on several replicas.
+
+    The layer runs a graph that was loaded from a file, and this graph reads the variables that were
+    made when it was loaded, on all replicas.
+
+    Args:
+        model: The model.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+
+    Raises:
+        ValueError: If a TFSMLayer of the model has trainable weights, and there are several
+            replicas.
+    """
+    if strategy.num_replicas == 1:
+        return
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.TFSMLayer) and layer.trainable_weights:
+            raise ValueError(
+                f"`model` has the layer {layer.name!r}, a keras.layers.TFSMLayer whose weights are "
+                "to be trained. Its graph was loaded from a file, and cannot be trained on several "
+                "replicas. Set `trainable = False` for the layer before `compile`, build the "
+                "layers anew and load their weights, or train on one device."
+            )

@@ -28,7 +28,7 @@ from kfit.steps.build import (
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.fixed_sizes import naming_size
 from kfit.steps.jit import resolved_jit
-from kfit.training.arguments import require_targets
+from kfit.training.arguments import require_own_weights, require_targets
 from kfit.training.batches_only import require_batches
 from kfit.training.call import Callbacks
 from kfit.training.chief_only import saving_nothing
@@ -150,6 +150,8 @@ class ReadyModel:
             build_by_step(self._model, batches.spec, step)
             self._placement.place_again(owned_variables(self._model))
         require_numbers(self._model, batches.spec)
+        if with_optimizer:
+            require_own_weights(self._model, self._strategy)
         self._placement.take_scalars_as_numbers()
 
     def make_variables(self, batches: Batches) -> None:

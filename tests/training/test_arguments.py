@@ -330,3 +330,26 @@ def test_the_errors_of_an_own_step_stay_what_they_are() -> None:
     trainer.compile("sgd", "mse")
     with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
         trainer.fit(np.ones((8, 5), "float32"), Y, verbose=0)
+
+
+def test_a_loaded_graph_is_not_trained_on_several_replicas(tiny: Any, tmp_path: Any) -> None:
+    exported = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, activation="tanh")])
+    exported.export(tmp_path / "exported", verbose=False)
+    x, y = tiny.data(12)
+
+    def trained(replicas: int, *, is_frozen: bool) -> keras.Model:
+        keras.utils.set_random_seed(1)
+        layer = keras.layers.TFSMLayer(str(tmp_path / "exported"), call_endpoint="serve")
+        layer.trainable = not is_frozen
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, keras.layers.Dense(3)(layer(inputs)))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss)
+        kfit.Trainer(model, tiny.strategy(replicas)).fit(x, y, batch_size=6, verbose=0)
+        return model
+
+    trained(1, is_frozen=False)
+    with pytest.raises(ValueError, match=r"TFSMLayer whose weights are to be trained"):
+        trained(2, is_frozen=False)
+    one, two = (trained(replicas, is_frozen=True) for replicas in (1, 2))
+    assert tiny.distance(one, two) < 1e-6
