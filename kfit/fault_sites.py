@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -74,7 +75,8 @@ class Site(Enum):
 
 _ACTIONS: Mapping[str, Callable[[], None]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    # To this thread, which would otherwise go on for a moment while another one gets the signal.
+    "stop": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP),
     "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "sleep": lambda: time.sleep(3600),
 }
