@@ -429,7 +429,10 @@ class Trainer:
             if validation is not None:
                 validation.keep_states(foreign)
         closed = nullcontext() if validation is None else closing(validation)
-        with self._ready.working(batches, "train", callbacks=callbacks) as naming, closed:
+        ready = self._ready.working(
+            batches, "train", restores=is_saved, validation=validation, callbacks=callbacks
+        )
+        with ready as naming, closed:
             self._ready.require_targets(batches, "train_step")
             memory = CallbackStates(listed(callbacks), is_chief=self.is_chief)
             shown = {"epochs": epochs, "steps": steps_per_epoch or batches.steps}
@@ -509,8 +512,14 @@ class Trainer:
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(x, y, sample_weight, batch_size, steps)
         warn_of_unused(batch_size, batches, kind_of(x))
-        restores = snapshot is not None and "optimizer" in parts
-        with self._ready.working(batches, "evaluate", with_optimizer=restores) as naming, naming():
+        restores = snapshot is not None
+        ready = self._ready.working(
+            batches,
+            "evaluate",
+            with_optimizer=restores and "optimizer" in parts,
+            restores=restores,
+        )
+        with ready as naming, naming():
             self._ready.require_targets(batches, "test_step")
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             if snapshot is not None:
@@ -742,7 +751,7 @@ class Trainer:
             nonlocal compiled, execution
             if graphs.compiled != compiled:
                 compiled = graphs.compiled
-                self._ready.make_ready_again(state.batches)
+                self._ready.make_ready_again(state.batches, state.validation)
                 execution = self._executor_of(state, is_saved)
             return execution
 

@@ -1,7 +1,8 @@
 """Builds the model, its losses, metrics and optimizer before the first step is traced.
 
 Variables that several replicas share must be created outside of the replicas, so the step itself
-must not create them. The shapes of a batch are enough to build everything; no batch is read.
+must not create them. The shapes of a batch are enough to build everything; no batch is read. With
+`run_eagerly` a batch of zeros stands for the shapes, since Python code may read the values then.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from kfit.distribute.placement import adopt, made_trainable
+from kfit.exactness.own_code import overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat.summaries import summary_of
@@ -28,18 +31,20 @@ _CLASS = re.compile(
     r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"
 )
 
+_UNKNOWN_SIZE = 32
+"""What stands for a size that the data leaves open, where zeros stand for the data."""
+
 
 def build(
     model: keras.Model,
     spec: Any,
     *,
+    step: str,
     training: bool,
-    optimizer: bool,
     tf_strategy: Any,
     batch_size: int | None = None,
-    own_step: bool = False,
 ) -> None:
-    """Builds a model, its losses, metrics and optimizer, except for parts that are built already.
+    """Builds a model, its losses and its metrics, except for parts that are built already.
 
     Called in the strategy's scope at the beginning of each `fit`, `evaluate` or `predict`.
 
@@ -47,16 +52,14 @@ def build(
         model: The model.
         spec: A global batch `(x, y, sample_weight)`, or only its first parts, as
             `keras.KerasTensor`s of shape `(None, ...)`.
-        training: Whether to call the model with `training=True` if the call with `training=False`
-            fails.
-        optimizer: Whether the optimizer must be built, too.
-        tf_strategy: The `tf.distribute` strategy on whose devices the optimizer's variables will
-            be.
+        step: The name of the step that gets the data, such as "train_step". If the model overrides
+            it, metrics and losses of `compile` are not built if the data have other targets than
+            the model has outputs: the step takes other ones.
+        training: Whether to call the model with `training=True`, too, if the call with
+            `training=False` fails, or leaves layers that are not built.
+        tf_strategy: The `tf.distribute` strategy whose replicas share the model.
         batch_size: The number of examples that a replica gets; None if it is not known. A model is
             built with it if it cannot be built without, as if a layer takes `x.shape[0]`.
-        own_step: Whether the model overrides the step. Then metrics and losses of `compile` are not
-            built if the data have other targets than the model has outputs: the step takes other
-            ones.
 
     Raises:
         ValueError: If the model cannot take such a batch, or has layers that cannot be built.
@@ -73,13 +76,23 @@ def build(
             patched(points.REGULARIZATION_LOSS, unscaled_sum),
         ):
             try:
-                _infer(model, spec, lacks, training, own_step)
+                _infer(model, spec, lacks, step, training)
             except Exception:
                 if batch_size is None:
                     raise
-                _infer(model, _of_size(spec, batch_size), lacks, training, own_step)
+                _infer(model, _of_size(spec, batch_size), lacks, step, training)
+
+
+def build_optimizer(model: keras.Model, tf_strategy: Any) -> None:
+    """Builds the optimizer of a model, if there is one that is not built; called in the scope.
+
+    Args:
+        model: The model, which is built.
+        tf_strategy: The `tf.distribute` strategy on whose devices the optimizer's variables will
+            be.
+    """
     own = getattr(model, "optimizer", None)
-    if optimizer and own is not None and not own.built:
+    if own is not None and not own.built:
         adopt(own, model.trainable_variables, tf_strategy)
         own.build(model.trainable_variables)
 
@@ -90,22 +103,29 @@ def unbuilt_parts(model: keras.Model) -> list[Any]:
     return [part for part in parts if part and not part.built]
 
 
+def unbuilt_layers(model: keras.Model) -> list[keras.Layer]:
+    """Returns which layers inside a model have not made their variables yet.
+
+    Layers that do not define `build` create no variables, so they are left out.
+    """
+    return [
+        layer
+        for layer in all_layers(model)
+        if not layer.built and layer is not model and type(layer).build is not keras.Layer.build
+    ]
+
+
 def _require_built(model: keras.Model, tf_strategy: Any) -> None:
     """Checks that the layers of a model without `call` are built, if there are several replicas.
 
     kfit builds the layers of other models by calling the model once. If a model has no `call`,
     only its steps call its layers. A layer that is not built yet would then create its variables
-    within a replica, where variables that all replicas share cannot be created. Layers that do
-    not define `build` create no variables, so they are not checked.
+    within a replica, where variables that all replicas share cannot be created.
 
     Raises:
         ValueError: If there are several replicas, and a layer that defines `build` is not built.
     """
-    unbuilt = [
-        repr(layer.name)
-        for layer in all_layers(model)
-        if not layer.built and layer is not model and type(layer).build is not keras.Layer.build
-    ]
+    unbuilt = [repr(layer.name) for layer in unbuilt_layers(model)]
     if unbuilt and tf_strategy.num_replicas_in_sync > 1:
         raise ValueError(
             f"`model` {model.name!r} has no `call` by which kfit could build its layers "
@@ -152,29 +172,85 @@ def _tensor_spec(part: Any) -> Any:
     return tf.TensorSpec(part.shape, part.dtype)
 
 
-def _infer(model: keras.Model, spec: Any, lacks: list[Any], training: bool, own_step: bool) -> None:
-    """Calls a model without data, and then its metrics and its loss, which builds all of them.
+def _infer(model: keras.Model, spec: Any, lacks: list[Any], step: str, training: bool) -> None:
+    """Calls what a step calls, without data, which builds all of it.
+
+    Some layers are called only with `training=True`, such as a head that adds an auxiliary loss.
+    The optimizer must know their variables, too.
 
     Args:
         model: The model.
         spec: As for `build`.
         lacks: What must be built of the compiled metrics and the compiled loss.
+        step: As for `build`.
         training: As for `build`.
-        own_step: As for `build`.
     """
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
+    parts = keras.utils.unpack_x_y_sample_weight(spec)
+    infer = _called_with_zeros if model.run_eagerly else infer_output
+    call = partial(_call, model, lacks, step)
     try:
-        y_pred = infer_output(model, x, training=False)
+        infer(call, *parts, training=False)
     except Exception:
         if not training:
             raise
-        y_pred = infer_output(model, x, training=True)
+        infer(call, *parts, training=True)
+    if training and not is_built(model):
+        infer(call, *parts, training=True)
+
+
+def _call(
+    model: keras.Model,
+    lacks: list[Any],
+    step: str,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    training: bool,
+) -> None:
+    """Calls the model on a batch, and then its metrics and its loss, as far as they build anything.
+
+    All is called in one function, since `compute_loss` may use what `call` has kept in the model.
+
+    Args:
+        model: The model.
+        lacks: As for `_infer`.
+        step: As for `build`.
+        x: The inputs of the batch.
+        y: The targets of the batch; None if there are none.
+        sample_weight: The weights of the examples; None if there are none.
+        training: Whether the model is called for a training step.
+    """
+    y_pred = model(x, training=training)
+    own_step = overrides(model, step)
     if own_step and len(keras.tree.flatten(y)) != len(keras.tree.flatten(y_pred)):
         return
-    if compiled_metrics(model) in lacks:
-        infer_output(model.compute_metrics, x, y, y_pred, sample_weight=sample_weight)
-    if compiled_loss(model) in lacks:
-        infer_output(compute_loss(model), x, y, y_pred, sample_weight, training=False)
+
+    def may_build(method: str) -> bool:
+        is_called = not own_step and step != "predict_step"
+        return is_called and overrides(model, method) and bool(unbuilt_layers(model))
+
+    if compiled_metrics(model) in lacks or may_build("compute_metrics"):
+        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+    if compiled_loss(model) in lacks or may_build("compute_loss"):
+        compute_loss(model)(x, y, y_pred, sample_weight, training=training)
+
+
+def _called_with_zeros(function: Callable[..., Any], *spec: Any, **options: Any) -> Any:
+    """Calls a function on zeros of some shapes, which changes no variable, but may make some."""
+    zeros = keras.tree.map_structure(_zeros, spec, none_is_leaf=False)
+    with keras.StatelessScope():
+        return function(*zeros, **options)
+
+
+def _zeros(part: Any) -> Any:
+    shape = [_UNKNOWN_SIZE if size is None else size for size in part.shape]
+    dense = tf.zeros(shape, part.dtype)
+    if part.sparse:
+        return tf.sparse.from_dense(dense)
+    if part.ragged:
+        return tf.RaggedTensor.from_tensor(dense, ragged_rank=part.ragged_rank)
+    return dense
 
 
 def _of_size(spec: Any, batch_size: int) -> Any:

@@ -167,7 +167,9 @@ class Graphs:
         if "metrics" not in self._made:
             # A new `partial` each time: TensorFlow warns if one Python function is traced often.
             read = partial(read_metrics, self._model, self._strategy)
-            self._made["metrics"] = tf.function(read, autograph=False)
+            # A result that Python computes would stay in a graph as it was when it was traced.
+            eagerly = self._model.run_eagerly
+            self._made["metrics"] = read if eagerly else tf.function(read, autograph=False)
         with self._strategy.scope():
             logs: dict[str, Any] = self._made["metrics"]()
         return logs

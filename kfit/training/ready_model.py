@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import keras
 
@@ -17,12 +17,15 @@ from kfit.exactness.own_code import overrides
 from kfit.fingerprints import of_model
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches
+from kfit.inputs.python import PythonBatches
 from kfit.internals.layers import all_layers
 from kfit.steps.build import (
     build,
     build_by_step,
+    build_optimizer,
     is_built,
     naming_wrong_data,
+    unbuilt_layers,
     unbuilt_parts,
 )
 from kfit.steps.compiled_steps import Graphs
@@ -41,6 +44,9 @@ _STEPS: dict[Purpose, str] = {
     "evaluate": "test_step",
     "predict": "predict_step",
 }
+
+_Builder: TypeAlias = Literal["call", "step", "tracing"]
+"""What builds a model: a call without data, its own step, or the tracing of the first step."""
 
 
 class ReadyModel:
@@ -83,6 +89,8 @@ class ReadyModel:
         purpose: Purpose,
         *,
         with_optimizer: bool | None = None,
+        restores: bool = False,
+        validation: Batches | None = None,
         callbacks: Callbacks = None,
     ) -> Iterator[Callable[[], AbstractContextManager[None]]]:
         """Context in which the model is built and its variables are on the strategy's devices.
@@ -95,11 +103,16 @@ class ReadyModel:
             batches: The data that the model is built for; closed when the context ends.
             purpose: What the model is used for in the context.
             with_optimizer: Whether the optimizer is built, too. None builds it only to train.
+            restores: Whether a snapshot may be restored before the first step. Then all variables
+                are made before, also those that the step would make by itself.
+            validation: The validation data of a `fit`, for which the model is built, too.
             callbacks: The callbacks of a `fit`. Each Keras ModelCheckpoint among them is kept from
                 saving, except on the chief.
         """
         if with_optimizer is None:
             with_optimizer = purpose == "train"
+        # With one replica the first eager step builds all, as in Keras: Python code sees no zeros.
+        at_once = restores or not (self._model.run_eagerly and self._strategy.num_replicas == 1)
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
         try:
@@ -118,38 +131,48 @@ class ReadyModel:
                 naming = partial(self._naming_data, batches, step)
                 with naming():
                     self._require_same_settings()
-                    self._make_ready(batches, step, with_optimizer)
+                self._make_ready(batches, step, with_optimizer, at_once, validation)
                 yield naming
         finally:
             batches.close()
 
-    def make_ready_again(self, batches: Batches) -> None:
+    def make_ready_again(self, batches: Batches, validation: Batches | None) -> None:
         """Builds what a hook of `fit` has compiled again, on the strategy's devices.
 
         All tasks (processes) must call it, within `working`.
 
         Args:
             batches: The data of the `fit`.
+            validation: Its validation data; None if there is none.
         """
         self._placement.place_again(owned_variables(self._model))
-        with self._naming_data(batches, "train_step"):
-            self._make_ready(batches, "train_step", with_optimizer=True)
+        self._make_ready(batches, "train_step", True, True, validation)
 
-    def _make_ready(self, batches: Batches | OneBatch, step: str, with_optimizer: bool) -> None:
+    def _make_ready(
+        self,
+        batches: Batches | OneBatch,
+        step: str,
+        with_optimizer: bool,
+        at_once: bool,
+        validation: Batches | None,
+    ) -> None:
         """Builds the model within `working`, and checks that it can take the data.
 
         Args:
             batches: The data.
             step: The name of the step that gets the data.
-            with_optimizer: Whether the optimizer is built, too.
+            with_optimizer: As for `working`.
+            at_once: As for `_build`.
+            validation: As for `working`.
         """
-        with self._strategy.scope():
-            require_batches(self._model, batches.spec)
-            has_layers = self._build(batches, step, with_optimizer)
-        if not has_layers:
-            build_by_step(self._model, batches.spec, step)
-            self._placement.place_again(owned_variables(self._model))
-        require_numbers(self._model, batches.spec)
+        with self._naming_data(batches, step):
+            builder = self._build(batches, step, training=with_optimizer, at_once=at_once)
+        self._build_for_validation(validation)
+        if with_optimizer and builder != "tracing" and self.graphs.has_default("train_step"):
+            with self._strategy.scope():
+                build_optimizer(self._model, self._strategy.tf_strategy)
+        with self._naming_data(batches, step):
+            require_numbers(self._model, batches.spec)
         if with_optimizer:
             require_own_weights(self._model, self._strategy)
         self._placement.take_scalars_as_numbers()
@@ -160,7 +183,7 @@ class ReadyModel:
         Args:
             batches: Batches such as the step will get.
         """
-        with self.working(batches, "train") as naming, naming():
+        with self.working(batches, "train", restores=True) as naming, naming():
             if may_make_variables(self._model):
                 execution = self.graphs.execution("train_step")
                 execution.make_variables(batches.empty_segment(), single_step=True)
@@ -199,43 +222,78 @@ class ReadyModel:
         with named if is_plain else nullcontext(), sized:
             yield
 
-    def _build(self, batches: Batches | OneBatch, step: str, train: bool) -> bool:
-        """Builds the model, as far as a call of it without data does.
+    def _build_for_validation(self, batches: Batches | None) -> None:
+        """Builds what only the model's own `test_step` calls, before the optimizer is built.
 
-        As in Keras, a model needs no `call` if it overrides a step, and its `call` need not take
-        the data as they come. Then its own step builds its layers.
+        On one replica it is built when the first validation is traced. Python code, such as a
+        generator, must not be asked for a batch before the first validation.
+
+        Args:
+            batches: The validation data of a `fit`; None if there is none.
+        """
+        if batches is None or isinstance(batches, PythonBatches):
+            return
+        if self._strategy.num_replicas > 1 and overrides(self._model, "test_step"):
+            with self._naming_data(batches, "test_step"):
+                self._build(batches, "test_step", training=False)
+
+    def _build(
+        self, batches: Batches | OneBatch, step: str, *, training: bool, at_once: bool = True
+    ) -> _Builder:
+        """Builds the model, its losses and its metrics on the strategy's devices.
 
         Args:
             batches: The data.
             step: The name of the step that gets the data.
-            train: Whether the optimizer is built, too.
+            training: Whether layers are built that only training calls.
+            at_once: Whether anything is built; False leaves all to the first step.
 
         Returns:
-            False if layers, losses or metrics must be built by `build_by_step`. With one replica
-            they are built when the first step is traced.
+            What has built the model, or will build it.
         """
-        model, spec = self._model, batches.spec
-        with_optimizer = train and self.graphs.has_default("train_step")
+        with self._strategy.scope():
+            require_batches(self._model, batches.spec)
+            builder = self._build_by_call(batches, step, training) if at_once else "tracing"
+        if builder == "step":
+            build_by_step(self._model, batches.spec, step)
+            self._placement.place_again(owned_variables(self._model))
+        return builder
+
+    def _build_by_call(self, batches: Batches | OneBatch, step: str, training: bool) -> _Builder:
+        """Builds the model, as far as a call of it without data does.
+
+        As in Keras, a model needs no `call` if it overrides a step, and its `call` need not take
+        the data as they come. Then its own step builds its layers. It also builds layers that only
+        it calls.
+
+        Args:
+            batches: The data.
+            step: The name of the step that gets the data.
+            training: As for `_build`.
+
+        Returns:
+            "call" if all is built, and otherwise what must build the rest.
+        """
+        model = self._model
         examples = batches.examples_per_step
         try:
             build(
                 model,
-                spec,
-                training=train,
-                optimizer=with_optimizer,
+                batches.spec,
+                step=step,
+                training=training,
                 tf_strategy=self._strategy.tf_strategy,
                 batch_size=examples and -(-examples // self._strategy.num_replicas),
-                own_step=overrides(model, step),
             )
         except Exception:
             builder = self._other_builder(step)
             if builder is None:
                 raise
-            return builder == "tracing"
-        return not self._left_to(step)
+            return builder
+        return "step" if self._left_to(step) else "call"
 
     def _left_to(self, step: str) -> bool:
-        """Returns whether losses or metrics of `compile` wait for a step of the model's own.
+        """Returns whether layers, losses or metrics wait for a step of the model's own.
 
         A step that has left them once, since it does not use them, is not asked again.
 
@@ -243,6 +301,8 @@ class ReadyModel:
             step: The name of the step.
         """
         left = unbuilt_parts(self._model)
+        if not self._model.run_eagerly:  # an eager step builds layers on all replicas by itself
+            left += unbuilt_layers(self._model)
         if not left or self._strategy.num_replicas == 1 or not overrides(self._model, step):
             return False
         is_new = self._left.get(step) != left

@@ -1,5 +1,6 @@
 """A model is built by shapes alone: of any number of examples, or of the number that it needs."""
 
+import warnings
 from typing import Any
 
 import keras
@@ -174,3 +175,214 @@ def test_metrics_get_the_targets_that_the_step_takes(kind: Any) -> None:
             seen.append(kfit.fit(model, data, epochs=2, verbose=0, strategy=strategy).history)
     assert seen[0]["accuracy"] == pytest.approx(seen[1]["accuracy"])
     assert seen[0]["accuracy"][0] > 0
+
+
+class WithAuxiliaryHead(keras.layers.Layer):
+    """Only training calls its second layer, whose loss it adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.head = keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        hidden = self.dense(x)
+        if training:
+            self.add_loss(keras.ops.mean(self.head(hidden) ** 2))
+        return hidden
+
+
+class Whole(keras.Model):
+    """A model with a layer that its `call` does not use."""
+
+    compiled_with: Any = "mse"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.head = keras.layers.Dense(1), keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
+class OfAuxiliaryHead(Whole):
+    """The layer is in a layer within the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.Sequential([WithAuxiliaryHead(), keras.layers.Dense(1)])
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.inner(x, training=training)
+
+
+class OfOwnLoss(Whole):
+    """Only its loss calls the layer; `compile` got none."""
+
+    compiled_with = None
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        return keras.ops.mean((self.head(y_pred) - y) ** 2)
+
+
+class OfKeptOutput(OfOwnLoss):
+    """Its loss takes what `call` has kept in the model, and calls the layer in training only."""
+
+    compiled_with = "mse"
+
+    def call(self, x: Any) -> Any:
+        self.kept = self.dense(x)
+        return self.kept
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        own = keras.ops.mean(self.head(self.kept) ** 2) if training else 0.0
+        return keras.Model.compute_loss(self, x, y, y_pred, sample_weight) + own
+
+
+class OfOwnTrainStep(Whole):
+    """Only its training step calls the layer."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self.head(self(x, training=True)))
+        weights = self.trainable_weights
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+class OfOwnTestStep(Whole):
+    """Only its evaluation calls the layer."""
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        y_pred = self.head(self(x))
+        self.metrics[0].update_state(self.compute_loss(x, y, y_pred))
+        return self.compute_metrics(x, y, y_pred)
+
+
+class OfOwnMetrics(Whole):
+    """Only its metrics call the layer, which is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.trainable = False
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return super().compute_metrics(x, y, self.head(y_pred), sample_weight)
+
+
+PARTLY_CALLED = (OfAuxiliaryHead, OfOwnLoss, OfKeptOutput, OfOwnTrainStep)
+
+
+@pytest.mark.parametrize(
+    ("kind", "eager"),
+    [
+        *((kind, eager) for kind in PARTLY_CALLED for eager in (False, True)),
+        (OfOwnTestStep, False),  # Keras itself trains no such model eagerly
+        (OfOwnMetrics, False),
+    ],
+)
+def test_layers_that_only_some_steps_call(kind: Any, eager: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(EXAMPLES, 3)).astype("float32")
+    y = x.sum(1, keepdims=True)
+    seen = []
+    for strategy in (None, "one_device", kfit.distribute.Mirrored(["CPU:0", "CPU:1"])):
+        keras.utils.set_random_seed(1)
+        model = kind()
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.5), kind.compiled_with)
+        model.run_eagerly = eager
+        given = {"epochs": 2, "validation_data": (x, y), "batch_size": 4, "shuffle": False}
+        if strategy is None:
+            history = model.fit(x, y, **given, verbose=0).history
+        else:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "With `run_eagerly=True` kfit cannot read")
+                history = kfit.fit(model, x, y, **given, verbose=0, strategy=strategy).history
+        seen.append([*history.values(), *model.get_weights()])
+    for other in seen[1:]:
+        assert all(np.allclose(*pair, atol=1e-5) for pair in zip(seen[0], other, strict=True))
+
+
+class Looking(keras.Model):
+    """A model that reads the values of what it gets, as `run_eagerly` allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        assert np.isfinite(x.numpy()).all()
+        return self.dense(keras.ops.mean(x, axis=1))
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["fixed", "open"])
+def test_python_reads_the_values_of_eager_steps(is_open: bool) -> None:
+    """Also of a model that is not built, and of sequences whose length the data leaves open."""
+    targets: list[Any] = []
+
+    def loss(y: Any, y_pred: Any) -> Any:
+        targets.append(y.numpy())
+        return keras.ops.mean((y - y_pred) ** 2, axis=-1)
+
+    def largest(y: Any, y_pred: Any) -> Any:
+        return np.full(len(y), np.abs(y.numpy() - y_pred.numpy()).max() < 1e9)
+
+    (x, y), seen = rows(), []
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH_SIZE)
+    if is_open:
+        shapes = (tf.TensorSpec((None, None, 3)), tf.TensorSpec((None, 1)))
+        data = tf.data.Dataset.from_generator(data.as_numpy_iterator, output_signature=shapes)
+    for strategy in (None, "one_device", kfit.distribute.Mirrored(["CPU:0", "CPU:1"])):
+        keras.utils.set_random_seed(1)
+        model = Looking()
+        model.compile("sgd", loss, metrics=[largest], run_eagerly=True)
+        targets.clear()
+        if strategy is None:
+            history = model.fit(data, epochs=2, verbose=0).history
+        else:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "With `run_eagerly=True` kfit cannot read")
+                history = kfit.fit(model, data, epochs=2, verbose=0, strategy=strategy).history
+        seen.append([*history.values(), *model.get_weights()])
+        if strategy == "one_device":  # no zeros are passed to code that looks at each batch
+            assert np.array_equal(np.concatenate(targets), np.concatenate([y, y]))
+    for other in seen[1:]:
+        assert all(np.allclose(*pair, atol=1e-5) for pair in zip(seen[0], other, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "ragged", "strings"])
+def test_zeros_stand_for_any_data(kind: str) -> None:
+    """Eager steps of replicas are built by them."""
+    x: Any = tf.ones((EXAMPLES, 3))
+    layers: list[Any] = [keras.layers.Dense(1)]
+    if kind == "sparse":
+        x = tf.sparse.from_dense(x)
+    elif kind == "ragged":
+        x = tf.RaggedTensor.from_tensor(x)
+        layers = [keras.layers.Lambda(lambda x: x.to_tensor(shape=(None, 3))), *layers]
+    elif kind == "strings":
+        x = tf.fill((EXAMPLES, 3), "a")
+        lookup = keras.layers.StringLookup(vocabulary=["a", "b"], output_mode="multi_hot")
+        layers = [lookup, *layers]
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse", run_eagerly=True)
+    data = tf.data.Dataset.from_tensor_slices((x, np.ones((EXAMPLES, 1)))).batch(BATCH_SIZE)
+    strategy = kfit.distribute.Mirrored(["CPU:0", "CPU:1"])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "With `run_eagerly=True` kfit cannot read")
+        history = kfit.fit(model, data, epochs=2, verbose=0, strategy=strategy).history["loss"]
+    assert history[1] < history[0]

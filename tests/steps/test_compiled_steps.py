@@ -200,3 +200,35 @@ def test_a_hook_may_compile_the_model_again(
         assert list(found) == list(wanted)
         for name, values in wanted.items():
             assert found[name] == pytest.approx(values, abs=1e-5), name
+
+
+class Latest(keras.Metric):
+    """A metric that Python computes from the values, as `run_eagerly` allows."""
+
+    def reset_state(self) -> None:
+        self.largest: list[float] = []
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.largest.extend(y_pred.numpy().max(axis=-1))
+
+    def result(self) -> float:
+        return float(np.median(self.largest)) if self.largest else 0.0
+
+
+@pytest.mark.filterwarnings("ignore:With `run_eagerly=True` kfit cannot read")
+def test_results_that_python_computes_are_those_of_now(tiny: Any) -> None:
+    x, y = tiny.data(16)
+    seen = []
+    for strategy in (None, "one_device", kfit.distribute.Mirrored(["CPU:0", "CPU:1"])):
+        model = tiny.model(metrics=[])
+        metric = Latest(name="median")
+        metric.reset_state()
+        model.compile("sgd", model.loss, metrics=[metric], run_eagerly=True)
+        given = {**FIXED, "epochs": 3, "validation_data": (x, y)}
+        if strategy is None:
+            seen.append(model.fit(x, y, **given).history)
+        else:
+            seen.append(kfit.fit(model, x, y, **given, strategy=strategy).history)
+    for history in seen[1:]:
+        for name, values in seen[0].items():
+            assert history[name] == pytest.approx(values, rel=1e-4)

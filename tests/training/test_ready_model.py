@@ -1,11 +1,13 @@
 """A model made ready for a call: on the devices within, a plain Keras model before and after."""
 
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
+import kfit
 from kfit.distribute.factory import as_strategy
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
@@ -50,6 +52,40 @@ def test_an_evaluation_builds_no_optimizer(strategy: Strategy) -> None:
     model = compiled()
     with ready(model, strategy).working(as_batches(X, Y, strategy=strategy), "evaluate"):
         assert not model.optimizer.built
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_the_first_eager_step_of_one_replica_builds(restores: bool) -> None:
+    """Unless a snapshot may be restored before it."""
+    model, alone = compiled(), as_strategy("one_device", compiled())
+    model.run_eagerly = True
+    batches = as_batches(X, Y, strategy=alone, batch_size=4)
+    with ready(model, alone).working(batches, "train", restores=restores):
+        assert model.optimizer.built == restores
+
+
+def test_an_eager_training_that_reads_values_resumes(tmp_path: Path) -> None:
+    def loss(y: Any, y_pred: Any) -> Any:
+        assert np.isfinite(y_pred.numpy()).all()
+        return keras.ops.mean((y - y_pred) ** 2, axis=-1)
+
+    def trained(failing: bool) -> None:
+        def begin(epoch: int, logs: Any) -> None:
+            if failing and epoch == 2:
+                raise InterruptedError
+            begun.append(epoch)
+
+        model = compiled()
+        model.compile("adam", loss, run_eagerly=True)
+        backup = kfit.callbacks.BackupAndRestore(tmp_path)
+        callbacks = [backup, keras.callbacks.LambdaCallback(on_epoch_begin=begin)]
+        kfit.fit(model, X, Y, epochs=4, strategy="one_device", verbose=0, callbacks=callbacks)
+
+    begun: list[int] = []
+    with pytest.raises(InterruptedError):
+        trained(failing=True)
+    trained(failing=False)
+    assert begun == [0, 1, 2, 3]
 
 
 def test_the_data_is_closed_also_after_an_error(
