@@ -434,7 +434,7 @@ class Trainer:
             memory = CallbackStates(listed(callbacks), is_chief=self.is_chief)
             shown = {"epochs": epochs, "steps": steps_per_epoch or batches.steps}
             call = self._call(callbacks, verbose, batches, **shown, add_history=True)
-            call.progress.epoch = initial_epoch
+            call.progress.epoch = batches.first_epoch = initial_epoch
             call.naming = naming
             state = FitState(
                 call=call,

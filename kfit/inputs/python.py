@@ -122,14 +122,17 @@ class PythonBatches(Batches):
         """Yields the steps of an epoch, from `step` on, as one segment.
 
         A segment is a group of steps that a single call of a `tf.function` can take. No segment is
-        yielded if the epoch has no step left, or if the data has no further batch.
+        yielded if the epoch has no step left, or if the data has no further batch. But if the data
+        has ended before the epoch, earlier than its length says, the epoch begins at the start of
+        the data.
 
         Args:
             epoch: The number of the epoch; the first one is 0.
             step: The step to begin at; not 0 if training resumes within the epoch.
 
         Raises:
-            ValueError: If the next batch is not the same on all workers.
+            ValueError: If the next batch is not the same on all workers, or if data that has a
+                length has become empty.
         """
         pass_index, start, steps = self.epoch(epoch)
         if steps is not None and step >= steps:
@@ -140,6 +143,11 @@ class PythonBatches(Batches):
         self._look(1)
         self._agree(step)
         if not self._looked:
+            if step == 0 and start > 0:
+                self.first_epoch = epoch
+                yield from self.segments(epoch)
+            elif step == 0 and self.length is not None:
+                raise ValueError(NO_BATCH)
             return
         count = None if steps is None else steps - step
         stream = tf.data.Dataset.from_generator(

@@ -117,6 +117,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     call.hook("on_train_begin")
     points.remember()
     agree_on_beginning(state)
+    batches.first_epoch = progress.epoch  # a snapshot of kfit may replace it
     while True:
         points.restore(in_epoch=False)
         _make_variables(state, points, execution, pace)

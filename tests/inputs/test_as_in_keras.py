@@ -203,12 +203,24 @@ def noisy(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return x + tf.random.normal(tf.shape(x), stddev=0.1), y
 
 
+def named_arrays() -> dict[str, np.ndarray]:
+    return dict(zip("xy", arrays(), strict=True))
+
+
+FROM_1: dict[str, int] = {"steps_per_epoch": 4, "initial_epoch": 1, "epochs": 4}
+"""An epoch in the midst of a pass of 6 batches, were the passes counted from epoch 0."""
 DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "by_numpy": lambda: {"x": ByNumpy(), "validation_data": ByNumpy()},
     "by_python": lambda: {"x": ByPython(), "steps_per_epoch": 6},
     "longer_than_the_pass": lambda: {"x": ByNumpy(), "steps_per_epoch": 8},
     "grows": lambda: {"x": Grows(3, 1), "validation_data": Grows(3, 1)},
     "shrinks": lambda: {"x": Grows(5, -1), "validation_data": Grows(5, -1)},
+    "shrinks_within_a_pass": lambda: {"x": Grows(7, -1), "steps_per_epoch": 4},
+    "grows_within_a_pass": lambda: {"x": Grows(5, 1), "steps_per_epoch": 4, "epochs": 6},
+    "parts_from_epoch_1": lambda: {"x": Rows([]), **FROM_1},
+    "parts_from_epoch_1_without_end": lambda: {"x": Rows([], "", None), **FROM_1},
+    "parts_from_epoch_1_of_arrays": lambda: {**named_arrays(), "batch_size": BATCH, **FROM_1},
+    "parts_from_epoch_1_of_a_pipeline": lambda: {"x": pipeline().batch(BATCH), **FROM_1},
     "pipeline": lambda: {"x": pipeline().batch(BATCH), "validation_data": pipeline().batch(9)},
     "pipeline_in_parts": lambda: {"x": pipeline().batch(BATCH), "steps_per_epoch": 4, "epochs": 5},
     "pipeline_of_exact_length": lambda: {"x": pipeline().batch(BATCH), "steps_per_epoch": 6},

@@ -115,6 +115,20 @@ def test_what_goes_wrong_in_a_py_dataset_is_told(tiny: Any) -> None:
             shows(tiny, 1).fit(Failing(5, workers=workers), verbose=0)
 
 
+def test_an_epoch_begins_anew_where_a_shorter_data_set_has_ended() -> None:
+    data = Numbered(8)
+    batches = batches_of(data, steps=3)
+    data.length = 6
+    taken = [[number % 100 for number in numbers(read(batches, epoch))] for epoch in range(3)]
+    assert taken == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
+    data.length = 3
+    assert numbers(read(batches, 3)) == [303, 304, 305]  # the pass has begun with 6 batches
+    data.length = 0
+    with pytest.raises(ValueError, match="must hold at least one"):
+        read(batches, 4)
+    batches.close()
+
+
 class Rows(keras.utils.PyDataset):
     """Batches of ten rows of arrays."""
 
