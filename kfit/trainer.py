@@ -411,7 +411,8 @@ class Trainer:
             sample_weight,
             strategy=self._strategy,
             batch_size=batch_size,
-            steps=self._whole_executions(steps_per_epoch),
+            steps=steps_per_epoch,
+            steps_per_execution=self._model.steps_per_execution,
             shuffle=shuffle,
             seed=self._seed_of_fit(),
             class_weight=class_weight,
@@ -937,14 +938,6 @@ class Trainer:
             heartbeat=self._heartbeat,
             turns=self._ready.turns,
         )
-
-    def _whole_executions(self, steps: int | None) -> int | None:
-        """Rounds `steps_per_epoch` up to a multiple of `steps_per_execution`, as Keras does.
-
-        None (all the data) is returned unchanged.
-        """
-        length: int = self._model.steps_per_execution
-        return steps and -(-steps // length) * length
 
     def _seed_of_fit(self) -> int:
         """Returns the seed of the data's order in the next `fit`; it is the same on all workers.

@@ -229,6 +229,19 @@ class Batches(abc.ABC):
             raise ValueError(NO_BATCH)
         self.steps = self.length = self.learned = steps
 
+    def take_whole_executions(self, steps_per_execution: int) -> None:
+        """Rounds `steps` up to a multiple of `steps_per_execution`, as Keras does in `fit`.
+
+        As in Keras, the steps beyond the given number are taken only if the data has batches for
+        them, so that an epoch which reads all the data ends with it.
+
+        Args:
+            steps_per_execution: The number of steps that `compile` was given.
+        """
+        if self.steps is not None:
+            whole = math.ceil(self.steps / steps_per_execution) * steps_per_execution
+            self.steps = whole if self.length is None else min(whole, max(self.steps, self.length))
+
     def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting
         """Records that training has taken the next `steps` batches.
 
