@@ -57,7 +57,6 @@ from kfit.training.arguments import (
     warn_of_one_reading,
     warn_of_unused,
 )
-from kfit.training.batch_hooks import watches_batches
 from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed
@@ -768,9 +767,6 @@ class Trainer:
         account.expected_examples = None if per_epoch is None else per_epoch * max(0, epochs)
         account.num_replicas, account.num_tasks = self.num_replicas, self._strategy.num_workers
         account.has_parts, account.in_memory = batches.has_parts, batches.in_memory
-        if call.steps_per_execution is None:
-            watching = (each for each in call.callbacks if watches_batches(each, "train"))
-            account.watching = tuple(type(each).__name__ for each in watching)
         account.profiles = profile
         account.shows = verbose != 0 and self.is_chief
 

@@ -110,7 +110,6 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
         state.logs = logs
 
     hooks = BatchHooks("train", "stop_training", call.hook, took)
-    pace = call.pace(hooks)
     model.stop_training = False
     with _reading(call, batches):
         batches.rewind()
@@ -118,6 +117,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
     points.remember()
     agree_on_beginning(state)
     batches.first_epoch = progress.epoch  # a snapshot of kfit may replace it
+    pace = call.pace(hooks)  # `on_train_begin` may have put batch hooks on a callback
     while True:
         points.restore(in_epoch=False)
         _make_variables(state, points, execution, pace)
@@ -135,6 +135,7 @@ def _fit(state: FitState, points: SavePoints, execution: StepExecutor) -> None:
             break
         model.reset_metrics()
         call.hook("on_epoch_begin", epoch)
+        pace.fixed, call.account.watching = call.fixed_steps(hooks), call.watching(hooks)
         with _reading(call, batches):
             batches.on_epoch_begin()
         points.restore(in_epoch=True)
@@ -268,9 +269,9 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
     """
     model, heartbeat, prediction = call.model, call.heartbeat, call.graphs.prediction()
     hooks = BatchHooks("predict", "stop_predicting", call.hook)
-    pace = call.pace(hooks)
     model.stop_predicting = False
     call.hook("on_predict_begin")
+    pace = call.pace(hooks)
     with _reading(call, batches):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
