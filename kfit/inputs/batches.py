@@ -473,7 +473,16 @@ class Template:
             raise ValueError(
                 f"All batches must have the structure of the first one. Received another: {error}"
             ) from error
-        return tuple(leaf for leaf in keras.tree.flatten(structure) if leaf is not None)
+        leaves = keras.tree.flatten(structure)
+        if tuple(leaf is not None for leaf in leaves) != self._present:
+            kinds = keras.tree.map_structure(
+                lambda leaf: None if leaf is None else type(leaf).__name__, structure
+            )
+            raise ValueError(
+                "All batches must have None where the first one has, and only there. Received "
+                f"another: {kinds}"
+            )
+        return tuple(leaf for leaf in leaves if leaf is not None)
 
     def pack(self, flat: Any) -> Any:
         """Converts a flat tuple of tensors back to a batch, with its Nones."""

@@ -82,7 +82,15 @@ class PyDatasetBatches(PythonBatches):
         """Converts a batch as `PythonBatches` does, but a dict stays what the model's step gets.
 
         So it is in Keras. Its own step takes such a batch as `x`.
+
+        Raises:
+            ValueError: If the batch has more parts than Keras takes from a PyDataset.
         """
+        if isinstance(batch, (tuple, list)) and len(batch) not in (1, 2, 3):
+            raise ValueError(
+                "`__getitem__` of a PyDataset must return (x,), (x, y) or (x, y, sample_weight). "
+                f"That of {type(self._dataset).__name__} returned {len(batch)} parts."
+            )
         whole = super().prepared(batch)
         return whole[0] if isinstance(batch, dict) else whole
 

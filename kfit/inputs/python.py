@@ -146,7 +146,7 @@ class PythonBatches(Batches):
             if step == 0 and start > 0:
                 self.first_epoch = epoch
                 yield from self.segments(epoch)
-            elif step == 0 and self.length is not None:
+            elif step == 0 and self._again and self.length is not None:
                 raise ValueError(NO_BATCH)
             return
         count = None if steps is None else steps - step
@@ -371,17 +371,17 @@ class PythonBatches(Batches):
             )
 
     def prepared(self, batch: Any) -> Any:
-        """Converts a batch to `(x,)`, `(x, y)` or `(x, y, sample_weight)`, of tensors or arrays."""
+        """Converts a batch to a tuple of tensors or arrays.
+
+        Usually the tuple is `(x,)`, `(x, y)` or `(x, y, sample_weight)`. As in Keras, a step of the
+        model's own gets the parts that were yielded, also if they are more or if some are None.
+        """
         Heartbeat.of_environment().moved()
         if isinstance(batch, list):
             batch = tuple(batch)
         if not isinstance(batch, tuple):
             batch = (batch,)
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self._prepare(batch))
-        kept = (x, y, sample_weight)[
-            : 3 if sample_weight is not None else 2 if y is not None else 1
-        ]
-        return keras.tree.map_structure(_as_tensor_like, kept)
+        return keras.tree.map_structure(_as_tensor_like, self._prepare(batch))
 
 
 def _as_tensor_like(value: Any) -> Any:
@@ -391,8 +391,7 @@ def _as_tensor_like(value: Any) -> Any:
         coo = value.tocoo()
         indices = np.stack([coo.row, coo.col], 1).astype("int64")
         return tf.SparseTensor(indices, coo.data, coo.shape)
-    value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    return value.astype(keras.config.floatx()) if value.dtype.kind == "f" else value
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
 def _signature_of(*values: Any) -> Any:

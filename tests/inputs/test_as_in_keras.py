@@ -316,6 +316,59 @@ def test_x_alone_reaches_the_steps_as_in_keras(tiny: Any, x: Any, replicas: int)
     }
 
 
+class SeesKinds(Sees):
+    """Notes the dtypes of what reaches its steps as well."""
+
+    def note(self, step: str, data: Any) -> Any:
+        kinds = keras.tree.map_structure(lambda leaf: getattr(leaf, "dtype", leaf), data)
+        self.seen.add(f"{step}: {kinds}")
+        return tf.reduce_mean(self(keras.tree.flatten(data)[0]))
+
+
+class Same(keras.utils.PyDataset):
+    """Two equal batches."""
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__()
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return self.batch
+
+
+PARTS = {
+    "four": (X, X, X, X),
+    "none_at_the_end": (X, X, None),
+    "none_in_the_middle": (X, None, X),
+    "none_within": ({"a": X, "b": None}, X),
+    "dtypes": (X.astype("float64"), X.astype("float16"), X.astype("int8")),
+}
+
+
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
+@pytest.mark.parametrize("parts", PARTS)
+def test_what_python_makes_reaches_the_steps_as_in_keras(
+    tiny: Any, parts: str, replicas: int
+) -> None:
+    batch = PARTS[parts]
+    made: list[Callable[[], Any]] = [lambda: (each for each in [batch, batch]), lambda: Same(batch)]
+    one, many = SeesKinds(), SeesKinds()
+    trainer = kfit.Trainer(many, tiny.strategy(replicas))
+    for model in (one, many):
+        model.compile("sgd")
+        model(X)
+    # Keras fails on a PyDataset of such parts.
+    for make in made if parts == "dtypes" else made[:1]:
+        for each in (one, trainer):
+            each.fit(make(), shuffle=False, verbose=0)
+            each.evaluate(make(), verbose=0)
+            each.predict(make(), verbose=0)
+    assert many.seen == one.seen
+
+
 class Dicts(keras.utils.PyDataset):
     """Batches that are dicts, which only a model's own step can take apart."""
 
