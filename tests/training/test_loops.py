@@ -64,6 +64,13 @@ class StopsAt(keras.callbacks.Callback):
         setattr(self, hook, stop)
 
 
+class AsksForEpoch1(keras.callbacks.Callback):
+    """Begins at a later epoch, as Keras' BackupAndRestore does."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model._initial_epoch = 1
+
+
 class CountsSteps(keras.callbacks.Callback):
     """Counts the batch hooks of each epoch."""
 
@@ -222,6 +229,12 @@ FITS: dict[str, dict[str, Any]] = {
         "callbacks": lambda: [StopsAt("on_train_batch_end", 1)],
     },
     "part_of_the_arrays": {"steps_per_epoch": 2, "epochs": 4},
+    "part_of_the_arrays_from_epoch_1": {"steps_per_epoch": 2, "initial_epoch": 1, "epochs": 4},
+    "part_of_the_arrays_from_an_epoch_that_a_callback_asks_for": {
+        "steps_per_epoch": 2,
+        "epochs": 4,
+        "callbacks": lambda: [AsksForEpoch1()],
+    },
 }
 
 
