@@ -57,7 +57,6 @@ from kfit.training.arguments import (
     warn_of_one_reading,
     warn_of_unused,
 )
-from kfit.training.batch_hooks import watches_batches
 from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed
@@ -411,7 +410,8 @@ class Trainer:
             sample_weight,
             strategy=self._strategy,
             batch_size=batch_size,
-            steps=self._whole_executions(steps_per_epoch),
+            steps=steps_per_epoch,
+            steps_per_execution=self._model.steps_per_execution,
             shuffle=shuffle,
             seed=self._seed_of_fit(),
             class_weight=class_weight,
@@ -437,7 +437,7 @@ class Trainer:
             memory = CallbackStates(listed(callbacks), is_chief=self.is_chief)
             shown = {"epochs": epochs, "steps": steps_per_epoch or batches.steps}
             call = self._call(callbacks, verbose, batches, **shown, add_history=True)
-            call.progress.epoch = initial_epoch
+            call.progress.epoch = batches.first_epoch = initial_epoch
             call.naming = naming
             state = FitState(
                 call=call,
@@ -791,9 +791,6 @@ class Trainer:
         account.expected_examples = None if per_epoch is None else per_epoch * max(0, epochs)
         account.num_replicas, account.num_tasks = self.num_replicas, self._strategy.num_workers
         account.has_parts, account.in_memory = batches.has_parts, batches.in_memory
-        if call.steps_per_execution is None:
-            watching = (each for each in call.callbacks if watches_batches(each, "train"))
-            account.watching = tuple(type(each).__name__ for each in watching)
         account.profiles = profile
         account.shows = verbose != 0 and self.is_chief
 
@@ -961,14 +958,6 @@ class Trainer:
             heartbeat=self._heartbeat,
             turns=self._ready.turns,
         )
-
-    def _whole_executions(self, steps: int | None) -> int | None:
-        """Rounds `steps_per_epoch` up to a multiple of `steps_per_execution`, as Keras does.
-
-        None (all the data) is returned unchanged.
-        """
-        length: int = self._model.steps_per_execution
-        return steps and -(-steps // length) * length
 
     def _seed_of_fit(self) -> int:
         """Returns the seed of the data's order in the next `fit`; it is the same on all workers.

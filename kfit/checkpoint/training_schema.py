@@ -108,6 +108,8 @@ _POSITION = {
     "seed": seed,  # of arrays and of a PyDataset
     "begun": _begun,  # of pipelines the number of passes; of loaders the state before this one
     "own": _own,  # of pipelines the number of the open pass; of others their attributes
+    "first_epoch": count,
+    "pass_length": optional(at_most(_MOST_BATCHES)),  # of a PyDataset
     "taken": optional(at_most(_MOST_BATCHES)),
     "first": at_most(_MOST_PASSES),
     "passes": each(at_most(_MOST_BATCHES)),

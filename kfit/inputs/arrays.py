@@ -101,6 +101,7 @@ class ArrayBatches(Batches):
         """
         pass_index, start, steps = self.epoch(epoch)
         assert steps is not None
+        pass_index += self.first_pass
         first, stop = start + step, start + steps
         full = min(stop, self._full)
         if first < full:

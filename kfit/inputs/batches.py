@@ -91,7 +91,8 @@ class Epoch(NamedTuple):
     """The position of an epoch in the data.
 
     Attributes:
-        pass_index: The number of the pass (one reading of all the data) to which the epoch belongs.
+        pass_index: The number of the pass (one reading of all the data) to which the epoch belongs;
+            the first pass of this call is 0.
         start: The number of the epoch's first batch in that pass.
         steps: The epoch's number of steps, or None while unknown.
     """
@@ -114,6 +115,8 @@ class Batches(abc.ABC):
         batch_size: The global batch size, or None while unknown.
         learned: The value of `steps`, if it became known only when an epoch had ended; otherwise
             None. A resumed training gets the number from the snapshot.
+        first_epoch: The epoch from which passes over the data are counted: `initial_epoch`, or a
+            later one before which the data has ended earlier than `length` says.
         turn: A counter that increases by 1 before the loop takes batches, and by 1 afterwards. So
             the counter is even while hooks of callbacks run. A thread that draws batches reads the
             counter to tell whether a hook may have run at the same time.
@@ -130,6 +133,7 @@ class Batches(abc.ABC):
     length: int | None = None
     batch_size: int | None = None
     learned: int | None = None
+    first_epoch: int = 0
     turn: int = 0
 
     @property
@@ -145,17 +149,37 @@ class Batches(abc.ABC):
     def epoch(self, epoch: int) -> Epoch:
         """Returns the position of an epoch in the data.
 
-        As in Keras, if an epoch does not read all the data, the next epoch continues where the
-        previous epoch has ended. An epoch ends early if the data ends.
+        As in Keras, `first_epoch` begins at the start of the data. If an epoch does not read all
+        the data, the next epoch continues where the previous epoch has ended. An epoch ends early
+        if the data ends. Epochs before `first_epoch` are over, so they have no steps.
 
         Args:
             epoch: The number of the epoch; the first one is 0.
         """
+        number = epoch - self.first_epoch
+        if number < 0:
+            return Epoch(0, 0, 0)
         if self.steps is None or self.length is None:
-            return Epoch(epoch, 0, self.steps)
-        pass_index, part = divmod(epoch, math.ceil(self.length / self.steps))
+            return Epoch(number, 0, self.steps)
+        pass_index, part = divmod(number, self._epochs_per_pass)
         start = part * self.steps
         return Epoch(pass_index, start, min(self.steps, self.length - start))
+
+    @property
+    def first_pass(self) -> int:
+        """The number of passes that trainings of `first_epoch` epochs have begun.
+
+        A pass is one reading of all the data. Data that is shuffled by a seed adds this number to
+        the index of a pass, so that a `fit` with `initial_epoch` does not repeat the orders of the
+        epochs before.
+        """
+        return math.ceil(self.first_epoch / self._epochs_per_pass)
+
+    @property
+    def _epochs_per_pass(self) -> int:
+        if self.steps is None or self.length is None:
+            return 1
+        return math.ceil(self.length / self.steps)
 
     @property
     @abc.abstractmethod
@@ -204,6 +228,19 @@ class Batches(abc.ABC):
         if not steps:
             raise ValueError(NO_BATCH)
         self.steps = self.length = self.learned = steps
+
+    def take_whole_executions(self, steps_per_execution: int) -> None:
+        """Rounds `steps` up to a multiple of `steps_per_execution`, as Keras does in `fit`.
+
+        As in Keras, the steps beyond the given number are taken only if the data has batches for
+        them, so that an epoch which reads all the data ends with it.
+
+        Args:
+            steps_per_execution: The number of steps that `compile` was given.
+        """
+        if self.steps is not None:
+            whole = math.ceil(self.steps / steps_per_execution) * steps_per_execution
+            self.steps = whole if self.length is None else min(whole, max(self.steps, self.length))
 
     def took(self, steps: int) -> None:  # noqa: B027  index arithmetic needs no counting
         """Records that training has taken the next `steps` batches.
@@ -309,7 +346,7 @@ class Batches(abc.ABC):
         step is traced. The loop does so if training resumes from a snapshot that was taken after
         the last step, so that no step follows. The layout is that of the segments of an epoch.
         """
-        return next(self.segments(0))
+        return next(self.segments(self.first_epoch))
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
         """Ends threads and processes that draw batches in the background."""
@@ -436,7 +473,16 @@ class Template:
             raise ValueError(
                 f"All batches must have the structure of the first one. Received another: {error}"
             ) from error
-        return tuple(leaf for leaf in keras.tree.flatten(structure) if leaf is not None)
+        leaves = keras.tree.flatten(structure)
+        if tuple(leaf is not None for leaf in leaves) != self._present:
+            kinds = keras.tree.map_structure(
+                lambda leaf: None if leaf is None else type(leaf).__name__, structure
+            )
+            raise ValueError(
+                "All batches must have None where the first one has, and only there. Received "
+                f"another: {kinds}"
+            )
+        return tuple(leaf for leaf in leaves if leaf is not None)
 
     def pack(self, flat: Any) -> Any:
         """Converts a flat tuple of tensors back to a batch, with its Nones."""

@@ -52,6 +52,8 @@ class PyDatasetBatches(PythonBatches):
         self._dataset = dataset
         self._shuffle = shuffle
         self._seed = seed
+        self._has_pass = False
+        self._pass_length: int | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Processes | None = None
 
@@ -80,7 +82,15 @@ class PyDatasetBatches(PythonBatches):
         """Converts a batch as `PythonBatches` does, but a dict stays what the model's step gets.
 
         So it is in Keras. Its own step takes such a batch as `x`.
+
+        Raises:
+            ValueError: If the batch has more parts than Keras takes from a PyDataset.
         """
+        if isinstance(batch, (tuple, list)) and len(batch) not in (1, 2, 3):
+            raise ValueError(
+                "`__getitem__` of a PyDataset must return (x,), (x, y) or (x, y, sample_weight). "
+                f"That of {type(self._dataset).__name__} returned {len(batch)} parts."
+            )
         whole = super().prepared(batch)
         return whole[0] if isinstance(batch, dict) else whole
 
@@ -114,9 +124,12 @@ class PyDatasetBatches(PythonBatches):
     def state_dict(self) -> dict[str, Any]:
         """Returns the seed of the order, and the state of the user's data set, for a snapshot.
 
-        Only the seed is contained if `keep_states` was not called.
+        If a pass (reading of all the data) has begun, "pass_length" is its number of batches, or
+        None if it has no end. The state of the user's data set is contained only if `keep_states`
+        was called.
         """
-        return {"seed": self._seed, **super().state_dict()}
+        begun = {"pass_length": self._pass_length} if self._has_pass else {}
+        return {"seed": self._seed, **begun, **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the seed of the order, and the state of the user's data set, from a snapshot.
@@ -126,6 +139,8 @@ class PyDatasetBatches(PythonBatches):
         """
         super().load_state_dict(state)
         self._seed = int(state["seed"])
+        self._has_pass = "pass_length" in state
+        self._pass_length = state.get("pass_length")
 
     def _tell(self, hook: str) -> None:
         """Calls a method of the data set, such as its `on_epoch_end`.
@@ -165,12 +180,24 @@ class PyDatasetBatches(PythonBatches):
         return batches
 
     def _indices(self, pass_index: int, batch: int) -> Iterator[int]:
-        length = self._dataset.num_batches  # hooks may have changed it
+        """Returns the indices of the batches of a pass (one reading of all the data), in its order.
+
+        Hooks may change the length of the data set. As in Keras, a pass has the length that the
+        data set had when the pass began.
+
+        Args:
+            pass_index: The number of the pass; the first one is 0.
+            batch: The number of the batch in the pass to begin at.
+        """
+        if batch == 0 or not self._has_pass:
+            self._has_pass, self._pass_length = True, self._dataset.num_batches
+        length = self._pass_length
         if length is None:
             return itertools.count(pass_index * (self.steps or 0) + batch)
         order = np.arange(length)
         if self._shuffle:
-            key = [tf.constant(value, tf.int64) for value in (length, self._seed, pass_index)]
+            values = (length, self._seed, self.first_pass + pass_index)
+            key = [tf.constant(value, tf.int64) for value in values]
             order = permute(tf.constant(order, tf.int64), *key).numpy()
         return (int(index) for index in order[batch:])
 
@@ -184,7 +211,8 @@ class PyDatasetBatches(PythonBatches):
             self._threads = ThreadPoolExecutor(dataset.workers)
             return in_order(self._threads, dataset.__getitem__, indices, ahead)
         self._processes = self._processes or Processes(dataset.workers)
-        return self._processes.batches(dataset, indices, ahead, (abs(self._seed), pass_index))
+        seed = (abs(self._seed), self.first_pass + pass_index)
+        return self._processes.batches(dataset, indices, ahead, seed)
 
     def _warn_of_order(self) -> None:
         """Warns that the batches can't be reproduced, if several threads make them.

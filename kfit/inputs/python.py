@@ -122,14 +122,17 @@ class PythonBatches(Batches):
         """Yields the steps of an epoch, from `step` on, as one segment.
 
         A segment is a group of steps that a single call of a `tf.function` can take. No segment is
-        yielded if the epoch has no step left, or if the data has no further batch.
+        yielded if the epoch has no step left, or if the data has no further batch. But if the data
+        has ended before the epoch, earlier than its length says, the epoch begins at the start of
+        the data.
 
         Args:
             epoch: The number of the epoch; the first one is 0.
             step: The step to begin at; not 0 if training resumes within the epoch.
 
         Raises:
-            ValueError: If the next batch is not the same on all workers.
+            ValueError: If the next batch is not the same on all workers, or if data that has a
+                length has become empty.
         """
         pass_index, start, steps = self.epoch(epoch)
         if steps is not None and step >= steps:
@@ -140,6 +143,11 @@ class PythonBatches(Batches):
         self._look(1)
         self._agree(step)
         if not self._looked:
+            if step == 0 and start > 0:
+                self.first_epoch = epoch
+                yield from self.segments(epoch)
+            elif step == 0 and self._again and self.length is not None:
+                raise ValueError(NO_BATCH)
             return
         count = None if steps is None else steps - step
         stream = tf.data.Dataset.from_generator(
@@ -363,17 +371,17 @@ class PythonBatches(Batches):
             )
 
     def prepared(self, batch: Any) -> Any:
-        """Converts a batch to `(x,)`, `(x, y)` or `(x, y, sample_weight)`, of tensors or arrays."""
+        """Converts a batch to a tuple of tensors or arrays.
+
+        Usually the tuple is `(x,)`, `(x, y)` or `(x, y, sample_weight)`. As in Keras, a step of the
+        model's own gets the parts that were yielded, also if they are more or if some are None.
+        """
         Heartbeat.of_environment().moved()
         if isinstance(batch, list):
             batch = tuple(batch)
         if not isinstance(batch, tuple):
             batch = (batch,)
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self._prepare(batch))
-        kept = (x, y, sample_weight)[
-            : 3 if sample_weight is not None else 2 if y is not None else 1
-        ]
-        return keras.tree.map_structure(_as_tensor_like, kept)
+        return keras.tree.map_structure(_as_tensor_like, self._prepare(batch))
 
 
 def _as_tensor_like(value: Any) -> Any:
@@ -383,8 +391,7 @@ def _as_tensor_like(value: Any) -> Any:
         coo = value.tocoo()
         indices = np.stack([coo.row, coo.col], 1).astype("int64")
         return tf.SparseTensor(indices, coo.data, coo.shape)
-    value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    return value.astype(keras.config.floatx()) if value.dtype.kind == "f" else value
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
 def _signature_of(*values: Any) -> Any:

@@ -533,7 +533,7 @@ class Pace:
 
     Args:
         fixed: The number of steps of every execution, or None to adapt the number to the measured
-            time. It is also an attribute.
+            time. It is also an attribute, which may be set between two epochs.
         seconds: How long an execution should last, if the number is not fixed.
     """
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 
 from kfit.internals.callbacks import profiles_batches
+from kfit.training.progress_bar import ProgressBar
 
 
 def _nothing(steps: int, logs: dict[str, Any]) -> None:
@@ -55,15 +56,13 @@ def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:
 
     If at least one callback must, each graph call takes only one step, unless the user has set
     `steps_per_execution`. The result is False if the callback has no batch hooks for this mode, or
-    if these do nothing with its settings. It is also False for Keras' progress bar, which may be
-    called less often.
+    if these do nothing with its settings. It is also False for the hooks of Keras' progress bar and
+    of kfit's, which may be called less often, but not for others that a subclass defines.
 
     Args:
         callback: The callback.
         mode: "train", "test" or "predict".
     """
-    if isinstance(callback, keras.callbacks.ProgbarLogger):
-        return False
     hooks = [f"on_{mode}_batch_begin", f"on_{mode}_batch_end"]
     hooks += ["on_batch_begin", "on_batch_end"] if mode == "train" else []
     if not any(_overridden(callback, hook) for hook in hooks):
@@ -73,7 +72,9 @@ def watches_batches(callback: keras.callbacks.Callback, mode: str) -> bool:
 
 def _overridden(callback: keras.callbacks.Callback, hook: str) -> bool:
     own = getattr(callback, hook)
-    return getattr(own, "__func__", own) is not getattr(keras.callbacks.Callback, hook)
+    quiet = (ProgressBar, keras.callbacks.ProgbarLogger)
+    base = next((kind for kind in quiet if isinstance(callback, kind)), keras.callbacks.Callback)
+    return getattr(own, "__func__", own) is not getattr(base, hook)
 
 
 def _sleeps_through_batches(callback: keras.callbacks.Callback) -> bool:

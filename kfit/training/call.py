@@ -131,9 +131,29 @@ class Call:
         Args:
             hooks: The batch hooks of the mode (training, evaluation or prediction).
         """
-        watched = any(watches_batches(callback, hooks.mode) for callback in self.callbacks)
-        steps = self.steps_per_execution or (1 if watched else None)
-        return Pace(steps, self.strategy.seconds_per_execution)
+        return Pace(self.fixed_steps(hooks), self.strategy.seconds_per_execution)
+
+    def fixed_steps(self, hooks: BatchHooks) -> int | None:
+        """Returns the number of steps in each graph call, or None if it is to be adapted.
+
+        Args:
+            hooks: As for `pace`.
+        """
+        return self.steps_per_execution or (1 if self.watching(hooks) else None)
+
+    def watching(self, hooks: BatchHooks) -> tuple[str, ...]:
+        """Returns the classes of the callbacks for which each step is a graph call of its own.
+
+        The result is empty if the user has given the number of steps in each graph call. A callback
+        may get a batch hook while it is called, so the result may change.
+
+        Args:
+            hooks: As for `pace`.
+        """
+        if self.steps_per_execution is not None:
+            return ()
+        watching = (each for each in self.callbacks if watches_batches(each, hooks.mode))
+        return tuple(type(each).__name__ for each in watching)
 
 
 def callback_list(

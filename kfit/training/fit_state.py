@@ -222,7 +222,11 @@ class FitState:
             "progress": self.progress.state_dict(),
             "logs": self.logs,
             "stop_training": bool(self.model.stop_training),
-            "data": {**self.batches.state_dict(), "described": self.batches.describe()},
+            "data": {
+                **self.batches.state_dict(),
+                "first_epoch": self.batches.first_epoch,
+                "described": self.batches.describe(),
+            },
             "validation_data": None if self.validation is None else self.validation.state_dict(),
             "learned": [None if each is None else each.learned for each in self._inputs],
             "callbacks": _copied(self.memory.state_dict(self.callbacks)) if self.is_chief else [],
@@ -463,6 +467,7 @@ class FitState:
             self.account.restored(kept.get("account"), about["step"], complete=complete)
             self.logs = dict(kept["logs"])
             self.model.stop_training = kept["stop_training"]
+            self.batches.first_epoch = kept["data"].get("first_epoch", 0)
             sections = ("data", "validation_data")
             for section, each, steps in zip(sections, self._inputs, kept["learned"], strict=True):
                 if each is not None and each.steps is None and steps and section not in changes:

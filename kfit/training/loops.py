@@ -112,13 +112,14 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
         state.logs = logs
 
     hooks = BatchHooks("train", "stop_training", call.hook, took)
-    pace = call.pace(hooks)
     model.stop_training = False
     with _reading(call, batches):
         batches.rewind()
     call.hook("on_train_begin")
     points.remember()
     agree_on_beginning(state)
+    batches.first_epoch = progress.epoch  # a snapshot of kfit may replace it
+    pace = call.pace(hooks)  # `on_train_begin` may have put batch hooks on a callback
     while True:
         points.restore(in_epoch=False)
         _make_variables(state, points, execution, pace)
@@ -136,6 +137,7 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
             break
         model.reset_metrics()
         call.hook("on_epoch_begin", epoch)
+        pace.fixed, call.account.watching = call.fixed_steps(hooks), call.watching(hooks)
         with _reading(call, batches):
             batches.on_epoch_begin()
         execution = executor()  # another one if a hook has compiled the model
@@ -270,9 +272,9 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
     """
     model, heartbeat, prediction = call.model, call.heartbeat, call.graphs.prediction()
     hooks = BatchHooks("predict", "stop_predicting", call.hook)
-    pace = call.pace(hooks)
     model.stop_predicting = False
     call.hook("on_predict_begin")
+    pace = call.pace(hooks)
     with _reading(call, batches):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)

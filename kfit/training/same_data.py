@@ -8,9 +8,10 @@ examples would never be used. Batches that Python code makes are compared later,
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
@@ -25,7 +26,13 @@ _LONGEST = 200
 
 
 def batches_of_all(
-    x: Any, y: Any = None, sample_weight: Any = None, *, strategy: Strategy, **how: Any
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    strategy: Strategy,
+    steps_per_execution: int = 1,
+    **how: Any,
 ) -> Batches:
     """Makes global batches of data, and checks that all workers were given the same data.
 
@@ -37,20 +44,68 @@ def batches_of_all(
         y: As for `fit`.
         sample_weight: As for `fit`.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+        steps_per_execution: The number of steps to a multiple of which those of an epoch are
+            rounded up (`Batches.take_whole_executions`).
         **how: Further arguments of `kfit.inputs.as_batches`.
 
     Raises:
         ValueError: If the data is invalid, or if the workers were given different arrays,
-            pipelines of different lengths, or other batch sizes or numbers of steps.
+            pipelines of different lengths, or other batch sizes, numbers of steps, class weights,
+            orders or seeds.
     """
     x, y, sample_weight = columns_as_arrays((x, y, sample_weight))
     batches = as_batches(x, y, sample_weight, strategy=strategy, **how)
-    _require_same_data(batches, x, y, sample_weight, strategy, how.get("steps"))
+    batches.take_whole_executions(steps_per_execution)
+    settings = _settings(batches, x, steps_per_execution=steps_per_execution, **how)
+    _require_same_data(batches, x, y, sample_weight, strategy, settings)
     return batches
 
 
+def _settings(
+    batches: Batches,
+    x: Any,
+    *,
+    steps_per_execution: int,
+    steps: int | None = None,
+    shuffle: bool | str | None = False,
+    seed: int = 0,
+    class_weight: Mapping[int, float] | None = None,
+    **_: Any,
+) -> dict[str, Any]:
+    """Returns the arguments that must be equal on all workers, by name; None where one is unused.
+
+    What workers with a part of the data each are told to take is their own affair. kfit shuffles
+    only arrays and PyDatasets.
+
+    Args:
+        batches: The batches that were made of the data.
+        x: As for `fit`.
+        steps_per_execution: As for `batches_of_all`.
+        steps: The number of steps that this worker is to take; None for all the data.
+        shuffle: As for `fit`.
+        seed: The seed of the data's order.
+        class_weight: As for `fit`.
+    """
+    steps = None if batches.has_parts else steps
+    is_ordered = has_arrays(x) or isinstance(x, keras.utils.PyDataset)
+    order = "batch" if shuffle == "batch" else bool(shuffle)
+    return {
+        "batch_size": batches.batch_size if has_arrays(x) else None,
+        "steps_per_epoch` or `steps": steps,
+        "steps_per_execution": steps and steps_per_execution,
+        "shuffle": order if is_ordered else None,
+        "seed": seed if is_ordered and order else None,
+        "class_weight": class_weight and {int(k): float(class_weight[k]) for k in class_weight},
+    }
+
+
 def _require_same_data(
-    batches: Batches, x: Any, y: Any, sample_weight: Any, strategy: Strategy, steps: int | None
+    batches: Batches,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    strategy: Strategy,
+    settings: Mapping[str, Any],
 ) -> None:
     """Raises an error, or warns, if the workers were given different arrays or tf.data pipelines.
 
@@ -58,7 +113,7 @@ def _require_same_data(
     worker with more batches would wait for the others forever. Any other difference between
     pipelines, except for their seeds, leads to a warning. Large arrays are compared by evenly
     spaced pieces. Other data, and pipelines from which each worker reads a part of its own, are not
-    compared. The batch size of arrays, and the number of steps, must be the same, too.
+    compared. The settings must be the same, too.
 
     It is a collective: all workers must call it.
 
@@ -68,11 +123,11 @@ def _require_same_data(
         y: As for `fit`.
         sample_weight: As for `fit`.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
-        steps: The number of steps that the workers are to take; None for all the data.
+        settings: The arguments by name, as `_settings` returns them.
 
     Raises:
-        ValueError: On all workers, if the arrays, the lengths of the pipelines, the batch sizes or
-            the numbers of steps differ.
+        ValueError: On all workers, if the arrays, the lengths of the pipelines or the settings
+            differ.
     """
     host_collectives = strategy.host_collectives
     if host_collectives.is_alone:
@@ -82,19 +137,18 @@ def _require_same_data(
     found = of_data(x, y, sample_weight, sampled=True) if is_compared else {}
     entries = [(k, repr(v)) for k, v in found.items() if not k.endswith((".seed", ".seed2"))]
     checksums = [zlib.crc32("=".join(entry).encode()) for entry in entries]
-    size = batches.batch_size if is_compared and not is_pipeline else None
-    # What workers with a part of the data each are told to take is their own affair.
-    own = [is_compared + is_pipeline, size or 0, 0 if batches.has_parts else steps or 0]
-    views = host_collectives.all_gather([*own, zlib.crc32(repr(checksums).encode())])
-    kinds, sizes, numbers, digests = views.T
+    given = {name: _text(value) for name, value in settings.items()}
+    own = [is_compared + is_pipeline, zlib.crc32(repr(checksums).encode())]
+    views = host_collectives.all_gather([*own, *(zlib.crc32(t.encode()) for t in given.values())])
+    kinds, digests, *others = views.T
     if len(set(kinds)) > 1:
         texts = host_collectives.texts(kind_of(x))
         shown = _first_two_that_differ(list(kinds), texts)
         raise ValueError(f"`x` must be of one kind on every worker. Received: {shown}")
-    for name, values in (("batch_size", sizes), ("steps_per_epoch` or `steps", numbers)):
+    for (name, text), values in zip(given.items(), others, strict=True):
         if len(set(values)) > 1:
-            given = _first_two_that_differ(values, [int(value) or None for value in values])
-            raise ValueError(f"`{name}` must be the same on every worker. Received: {given}")
+            shown = _first_two_that_differ(list(values), host_collectives.texts(text, _LONGEST))
+            raise ValueError(f"`{name}` must be the same on every worker. Received: {shown}")
     if len(set(digests)) == 1:
         return
     rows = host_collectives.all_gather([*checksums, *[0] * _SHOWN][:_SHOWN])
@@ -118,6 +172,11 @@ def _require_same_data(
     if any(name == "cardinality" for name, _ in other):
         raise ValueError(problem)
     warn_user(problem)
+
+
+def _text(value: Any) -> str:
+    """Returns a value as text; equal dicts are equal texts, in whatever order they were filled."""
+    return repr(dict(sorted(value.items())) if isinstance(value, Mapping) else value)
 
 
 def _received(name: str, value: str, strategy: Strategy) -> tuple[str, str]:

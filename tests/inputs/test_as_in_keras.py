@@ -203,12 +203,24 @@ def noisy(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return x + tf.random.normal(tf.shape(x), stddev=0.1), y
 
 
+def named_arrays() -> dict[str, np.ndarray]:
+    return dict(zip("xy", arrays(), strict=True))
+
+
+FROM_1: dict[str, int] = {"steps_per_epoch": 4, "initial_epoch": 1, "epochs": 4}
+"""An epoch in the midst of a pass of 6 batches, were the passes counted from epoch 0."""
 DATA: dict[str, Callable[[], dict[str, Any]]] = {
     "by_numpy": lambda: {"x": ByNumpy(), "validation_data": ByNumpy()},
     "by_python": lambda: {"x": ByPython(), "steps_per_epoch": 6},
     "longer_than_the_pass": lambda: {"x": ByNumpy(), "steps_per_epoch": 8},
     "grows": lambda: {"x": Grows(3, 1), "validation_data": Grows(3, 1)},
     "shrinks": lambda: {"x": Grows(5, -1), "validation_data": Grows(5, -1)},
+    "shrinks_within_a_pass": lambda: {"x": Grows(7, -1), "steps_per_epoch": 4},
+    "grows_within_a_pass": lambda: {"x": Grows(5, 1), "steps_per_epoch": 4, "epochs": 6},
+    "parts_from_epoch_1": lambda: {"x": Rows([]), **FROM_1},
+    "parts_from_epoch_1_without_end": lambda: {"x": Rows([], "", None), **FROM_1},
+    "parts_from_epoch_1_of_arrays": lambda: {**named_arrays(), "batch_size": BATCH, **FROM_1},
+    "parts_from_epoch_1_of_a_pipeline": lambda: {"x": pipeline().batch(BATCH), **FROM_1},
     "pipeline": lambda: {"x": pipeline().batch(BATCH), "validation_data": pipeline().batch(9)},
     "pipeline_in_parts": lambda: {"x": pipeline().batch(BATCH), "steps_per_epoch": 4, "epochs": 5},
     "pipeline_of_exact_length": lambda: {"x": pipeline().batch(BATCH), "steps_per_epoch": 6},
@@ -302,6 +314,59 @@ def test_x_alone_reaches_the_steps_as_in_keras(tiny: Any, x: Any, replicas: int)
     assert {line.replace("[0, 0]", "(0, 0)") for line in one.seen} == {
         line.replace("[0, 0]", "(0, 0)") for line in many.seen
     }
+
+
+class SeesKinds(Sees):
+    """Notes the dtypes of what reaches its steps as well."""
+
+    def note(self, step: str, data: Any) -> Any:
+        kinds = keras.tree.map_structure(lambda leaf: getattr(leaf, "dtype", leaf), data)
+        self.seen.add(f"{step}: {kinds}")
+        return tf.reduce_mean(self(keras.tree.flatten(data)[0]))
+
+
+class Same(keras.utils.PyDataset):
+    """Two equal batches."""
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__()
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Any:
+        return self.batch
+
+
+PARTS = {
+    "four": (X, X, X, X),
+    "none_at_the_end": (X, X, None),
+    "none_in_the_middle": (X, None, X),
+    "none_within": ({"a": X, "b": None}, X),
+    "dtypes": (X.astype("float64"), X.astype("float16"), X.astype("int8")),
+}
+
+
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
+@pytest.mark.parametrize("parts", PARTS)
+def test_what_python_makes_reaches_the_steps_as_in_keras(
+    tiny: Any, parts: str, replicas: int
+) -> None:
+    batch = PARTS[parts]
+    made: list[Callable[[], Any]] = [lambda: (each for each in [batch, batch]), lambda: Same(batch)]
+    one, many = SeesKinds(), SeesKinds()
+    trainer = kfit.Trainer(many, tiny.strategy(replicas))
+    for model in (one, many):
+        model.compile("sgd")
+        model(X)
+    # Keras fails on a PyDataset of such parts.
+    for make in made if parts == "dtypes" else made[:1]:
+        for each in (one, trainer):
+            each.fit(make(), shuffle=False, verbose=0)
+            each.evaluate(make(), verbose=0)
+            each.predict(make(), verbose=0)
+    assert many.seen == one.seen
 
 
 class Dicts(keras.utils.PyDataset):

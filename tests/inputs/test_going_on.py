@@ -123,6 +123,21 @@ class Both(Shuffled, Augmented):
     pass
 
 
+class Shrinks(Shuffled):
+    """Has one batch less after each epoch; a pass has as many as when it began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = 6
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def on_epoch_end(self) -> None:
+        super().on_epoch_end()
+        self.batches -= 1
+
+
 class InPlace(Rows):
     """The rows themselves are put in another order, by a list."""
 
@@ -378,6 +393,17 @@ KINDS = {
     "augmented_in_threads_of_one": lambda: {"x": Augmented(workers=1), "shuffle": True},
     "both": lambda: {"x": Both()},
     "both_short_epochs": lambda: {"x": Both(), "steps_per_epoch": 3},
+    "both_short_epochs_from_epoch_1": lambda: {
+        "x": Both(),
+        "steps_per_epoch": 3,
+        "initial_epoch": 1,
+    },
+    "pipeline_short_epochs_from_epoch_1": lambda: {
+        "x": with_layer(),
+        "steps_per_epoch": 3,
+        "initial_epoch": 1,
+    },
+    "shrinks": lambda: {"x": Shrinks(), "steps_per_epoch": 2},
     "in_place": lambda: {"x": InPlace()},
     "own_generator": lambda: {"x": OwnGenerator()},
     "says": lambda: {"x": Says()},
@@ -395,7 +421,7 @@ KINDS = {
 }
 
 
-DAILY = ("both_short_epochs", "pipeline_with_layer")
+DAILY = ("both_short_epochs", "both_short_epochs_from_epoch_1", "pipeline_with_layer", "shrinks")
 UNSEEDED = ("own_generator", "pipeline_with_unseeded_layer")
 """Those that draw other numbers in each process: what was cut off before its first save begins
 anew, with numbers of its own."""

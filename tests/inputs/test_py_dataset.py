@@ -46,7 +46,7 @@ class Numbered(keras.utils.PyDataset):
 def test_a_py_dataset_gives_every_batch_once_an_epoch(workers: int) -> None:
     data = Numbered(17, workers=workers)
     batches = batches_of(data)
-    assert len(batches.spec) == 2
+    assert len(batches.spec) == 3
     for epoch in range(3):
         assert numbers(read(batches, epoch)) == [100 * epoch + k for k in range(17)]
     batches.close()
@@ -110,9 +110,30 @@ def test_what_goes_wrong_in_a_py_dataset_is_told(tiny: Any) -> None:
                 raise OSError("the disk is gone")
             return super().__getitem__(index)
 
+    class FourParts(Numbered):
+        def __getitem__(self, index: int) -> Any:
+            return (*super().__getitem__(index), np.ones(2))
+
+    with pytest.raises(ValueError, match=r"or \(x, y, sample_weight\)\. .* returned 4 parts"):
+        shows(tiny, 1).fit(FourParts(5), verbose=0)
+
     for workers in (1, 3):
         with pytest.raises(Exception, match="the disk is gone"):
             shows(tiny, 1).fit(Failing(5, workers=workers), verbose=0)
+
+
+def test_an_epoch_begins_anew_where_a_shorter_data_set_has_ended() -> None:
+    data = Numbered(8)
+    batches = batches_of(data, steps=3)
+    data.length = 6
+    taken = [[number % 100 for number in numbers(read(batches, epoch))] for epoch in range(3)]
+    assert taken == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
+    data.length = 3
+    assert numbers(read(batches, 3)) == [303, 304, 305]  # the pass has begun with 6 batches
+    data.length = 0
+    with pytest.raises(ValueError, match="must hold at least one"):
+        read(batches, 4)
+    batches.close()
 
 
 class Rows(keras.utils.PyDataset):

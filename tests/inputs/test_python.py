@@ -18,9 +18,10 @@ from tests.inputs.numbered import batches_of, read
     [
         (np.ones((2, 1)), 1),
         ([np.ones((2, 1)), np.ones(2)], 2),
-        ((np.ones((2, 1)), None), 1),
-        ((np.ones((2, 1)), np.ones(2), None), 2),
+        ((np.ones((2, 1)), None), 2),
+        ((np.ones((2, 1)), np.ones(2), None), 3),
         ((np.ones((2, 1)), np.ones(2), np.ones(2)), 3),
+        ((np.ones((2, 1)), np.ones(2), np.ones(2), np.ones(2)), 4),
         ((np.ones((2, 1)), None, np.ones(2)), 3),
         ({"a": np.ones((2, 1)), "b": [np.ones(2), None]}, 1),
     ],
@@ -31,13 +32,21 @@ def test_forms_of_a_batch(given: Any, expected: int) -> None:
     if isinstance(given, dict):
         assert list(got[0]) == ["a", "b"]
         assert got[0]["b"][1] is None
-    if isinstance(given, tuple) and len(given) == 3:
-        assert (got[1] is None) == (given[1] is None)
+    if isinstance(given, tuple):
+        assert [part is None for part in got] == [part is None for part in given]
+
+
+def test_what_is_none_in_one_batch_only_is_told() -> None:
+    one = np.ones((2, 1))
+    for given in ([(one, None, one), (one, one, None)], [(one, one, None), (one, one, one)]):
+        with pytest.raises(Exception, match=r"must have None where .* \('ndarray', 'ndarray', "):
+            read(batches_of(iter(given)))
 
 
 def test_kinds_of_values() -> None:
     given = {
         "double": np.ones((2, 1)),
+        "half": np.ones((2, 1), "float16"),
         "whole": np.ones((2, 1), "uint8"),
         "text": np.array(["a", "b"]),
         "tensor": tf.ones((2, 3)),
@@ -48,7 +57,8 @@ def test_kinds_of_values() -> None:
     dtypes = {name: value.dtype.name for name, value in got.items()}
     assert dtypes.pop("text") == "string"
     assert dtypes == {
-        "double": "float32",
+        "double": "float64",
+        "half": "float16",
         "whole": "uint8",
         "tensor": "float32",
         "ragged": "int32",

@@ -5,6 +5,7 @@ Keras' own `fit` is run beside kfit's and its calls are the expected ones.
 
 import csv
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.training.batch_hooks import watches_batches
+from kfit.training.progress_bar import ProgressBar
 
 HOOKS = [
     f"on_{scope}_{moment}"
@@ -60,6 +62,13 @@ class StopsAt(keras.callbacks.Callback):
                 self.model.stop_training = True
 
         setattr(self, hook, stop)
+
+
+class AsksForEpoch1(keras.callbacks.Callback):
+    """Begins at a later epoch, as Keras' BackupAndRestore does."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model._initial_epoch = 1
 
 
 class CountsSteps(keras.callbacks.Callback):
@@ -220,6 +229,12 @@ FITS: dict[str, dict[str, Any]] = {
         "callbacks": lambda: [StopsAt("on_train_batch_end", 1)],
     },
     "part_of_the_arrays": {"steps_per_epoch": 2, "epochs": 4},
+    "part_of_the_arrays_from_epoch_1": {"steps_per_epoch": 2, "initial_epoch": 1, "epochs": 4},
+    "part_of_the_arrays_from_an_epoch_that_a_callback_asks_for": {
+        "steps_per_epoch": 2,
+        "epochs": 4,
+        "callbacks": lambda: [AsksForEpoch1()],
+    },
 }
 
 
@@ -277,6 +292,18 @@ def test_executions_over_data_of_any_length(tiny: Any, replicas: int) -> None:
     for recorder in result[2:]:
         recorder.calls = without_begun(recorder.calls)
     assert_equal(*result, tiny)
+
+
+@pytest.mark.parametrize(("steps_per_epoch", "whole_pass"), [(3, 17), (5, 10)])
+def test_whole_executions_of_a_number_of_steps(
+    tiny: Any, steps_per_epoch: int, whole_pass: int
+) -> None:
+    pair = Pair(tiny, 1, steps_per_execution=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as that the data ran out
+        for batch_size in (None, whole_pass, 4):
+            options = {"steps_per_epoch": steps_per_epoch, "batch_size": batch_size, "epochs": 2}
+            assert_equal(*pair.fresh().fit(**options), tiny)
 
 
 def without_begun(calls: list[Any]) -> list[Any]:
@@ -378,15 +405,16 @@ def test_a_callback_may_stop_evaluate_and_predict(tiny: Any, pair: Pair) -> None
 # What the logs hold, and how often.
 
 
-def test_many_steps_go_into_one_execution_where_nobody_watches(tiny: Any) -> None:
+def test_many_steps_go_into_one_execution_where_nobody_watches(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[int] = []
-
-    class Quiet(keras.callbacks.ProgbarLogger):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            seen.append(batch)
-
+    bar = keras.callbacks.ProgbarLogger
+    monkeypatch.setattr(
+        bar, "on_train_batch_end", lambda self, batch, logs=None: seen.append(batch)
+    )
     trainer = kfit.Trainer(tiny.model(), "one_device")
-    trainer.fit(*tiny.data(400), batch_size=2, callbacks=[Quiet()], epochs=2, verbose=0)
+    trainer.fit(*tiny.data(400), batch_size=2, callbacks=[bar()], epochs=2, verbose=0)
     assert seen.count(199) == 2
     assert len(seen) < 100
     assert int(trainer.model.optimizer.iterations) == 400
@@ -405,9 +433,15 @@ def test_who_watches_batches(tmp_path: Path) -> None:
         callbacks.ModelCheckpoint(file, save_freq=3),
         callbacks.TensorBoard(tmp_path, update_freq=2),
         callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None),
+        type(
+            "OwnBar", (callbacks.ProgbarLogger,), {"on_train_batch_begin": Own.on_train_batch_end}
+        )(),
+        type("OwnOfKfit", (ProgressBar,), {"on_train_batch_end": Own.on_train_batch_end})(int),
     ]
     sleeping = [
         callbacks.ProgbarLogger(),
+        type("Renamed", (callbacks.ProgbarLogger,), {"on_epoch_end": Own.on_train_batch_end})(),
+        ProgressBar(int),
         callbacks.EarlyStopping(),
         callbacks.ModelCheckpoint(file),
         callbacks.BackupAndRestore(tmp_path),
@@ -417,6 +451,46 @@ def test_who_watches_batches(tmp_path: Path) -> None:
     assert [watches_batches(callback, "train") for callback in watching] == [True] * len(watching)
     assert [watches_batches(callback, "train") for callback in sleeping] == [False] * len(sleeping)
     assert not watches_batches(Own(), "test")
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
+def test_a_batch_hook_that_another_hook_puts_on_a_callback_is_called_at_every_batch(
+    tiny: Any, pair: Pair, hook: str
+) -> None:
+    class Late(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batches: list[int] = []
+            setattr(self, hook, self._put)
+
+        def _put(self, *_: Any) -> None:
+            self.on_train_batch_end = self._note
+
+        def _note(self, batch: int, logs: Any = None) -> None:
+            self.batches.append(batch)
+
+    late = Late()
+    pair.trainer.fit(*tiny.data(50), batch_size=5, epochs=2, callbacks=[late], verbose=0)
+    assert late.batches == 2 * list(range(10))
+    assert pair.trainer._account.watching == ("Late",)
+
+
+def test_a_batch_hook_that_is_put_on_a_callback_in_evaluate_and_predict(
+    tiny: Any, pair: Pair
+) -> None:
+    seen: dict[str, list[int]] = {"test": [], "predict": []}
+
+    class Late(keras.callbacks.Callback):
+        def on_test_begin(self, logs: Any = None) -> None:
+            self.on_test_batch_end = lambda batch, logs=None: seen["test"].append(batch)
+
+        def on_predict_begin(self, logs: Any = None) -> None:
+            self.on_predict_batch_end = lambda batch, logs=None: seen["predict"].append(batch)
+
+    x, y = tiny.data(50)
+    pair.trainer.evaluate(x, y, batch_size=5, callbacks=[Late()], verbose=0)
+    pair.trainer.predict(x, batch_size=5, callbacks=[Late()], verbose=0)
+    assert seen == {"test": list(range(10)), "predict": list(range(10))}
 
 
 def test_batch_logs_are_the_means_so_far(tiny: Any, pair: Pair) -> None:

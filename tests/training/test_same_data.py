@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,13 +14,22 @@ from tests.together import Together, raised_by
 X = np.ones((8, 4), "float32")
 
 
+class Rows(keras.utils.PyDataset):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        return (X,)
+
+
 def raised_with(
     *workers: dict[str, Any], has_parts: bool = False, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
     """What each worker raises, given the arguments of its call."""
 
     def batches(*data: Any, batch_size: int | None = None, **how: Any) -> Any:
-        return SimpleNamespace(batch_size=batch_size, has_parts=has_parts)
+        rounds_up = {"take_whole_executions": lambda steps: None}
+        return SimpleNamespace(batch_size=batch_size, has_parts=has_parts, **rounds_up)
 
     def call(index: int, host_collectives: Together) -> None:
         strategy: Any = SimpleNamespace(host_collectives=host_collectives)
@@ -55,6 +65,39 @@ def raised_with(
             "`steps_per_epoch` or `steps` must be the same on every worker. Received: "
             "worker 0: 2, worker 1: 3",
         ),
+        (
+            {"x": X, "steps": 3},
+            {"x": X, "steps": 3, "steps_per_execution": 2},
+            "`steps_per_execution` must be the same on every worker. Received: worker 0: 1, "
+            "worker 1: 2",
+        ),
+        (
+            {"x": X, "class_weight": {0: 1, 1: 2}},
+            {"x": X, "class_weight": {0: 1, 1: 5.5}},
+            "`class_weight` must be the same on every worker. Received: "
+            "worker 0: {0: 1.0, 1: 2.0}, worker 1: {0: 1.0, 1: 5.5}",
+        ),
+        (
+            {"x": X, "class_weight": {0: 1}},
+            {"x": X},
+            "`class_weight` must be the same on every worker. Received: "
+            "worker 0: {0: 1.0}, worker 1: None",
+        ),
+        (
+            {"x": X, "shuffle": True},
+            {"x": X, "shuffle": False},
+            "`shuffle` must be the same on every worker. Received: worker 0: True, worker 1: False",
+        ),
+        (
+            {"x": Rows(), "shuffle": False},
+            {"x": Rows(), "shuffle": True},
+            "`shuffle` must be the same on every worker. Received: worker 0: False, worker 1: True",
+        ),
+        (
+            {"x": X, "shuffle": "batch", "seed": 1},
+            {"x": X, "shuffle": "batch", "seed": 2},
+            "`seed` must be the same on every worker. Received: worker 0: 1, worker 1: 2",
+        ),
         ({"x": X}, {"x": X[:, :3]}, "`x` must be the same on every worker: each trains on its"),
     ],
 )
@@ -67,7 +110,13 @@ def test_what_differs_is_named_on_all_workers(
 
 
 def test_the_same_and_parts_of_each_workers_own_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    same = {"x": X, "batch_size": 8, "steps": 1}
-    assert raised_with(same, same, monkeypatch=monkeypatch) == ["", ""]
-    pipelines = [{"x": tf.data.Dataset.range(n).batch(2), "steps": n} for n in (4, 6)]
+    same = {"x": X, "batch_size": 8, "steps": 1, "shuffle": True, "class_weight": {0: 2, 1: 3}}
+    other = {**same, "shuffle": 1, "class_weight": {1: 3.0, 0: 2.0}}
+    assert raised_with(same, other, monkeypatch=monkeypatch) == ["", ""]
+    in_order = [{"x": X, "shuffle": None, "seed": 1}, {"x": X, "shuffle": False, "seed": 2}]
+    assert raised_with(*in_order, monkeypatch=monkeypatch) == ["", ""]
+    pipelines = [
+        {"x": tf.data.Dataset.range(n).batch(2), "steps": n, "shuffle": n > 4, "seed": n}
+        for n in (4, 6)
+    ]
     assert raised_with(*pipelines, has_parts=True, monkeypatch=monkeypatch) == ["", ""]
