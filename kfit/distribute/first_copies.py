@@ -40,9 +40,12 @@ class FirstCopies:
         self._given = plain
 
     def _create(self, next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-        made = next_creator(**settings)
-        given, self._given = self._given, None
-        if given is None or not may_be_one(given, made):
+        made, given = next_creator(**settings), self._given
+        if given is None or given.dtype != made.dtype:
+            # Of another type are variables by which workers send values (`initial_values.py`).
+            return made
+        self._given = None
+        if not may_be_one(given, made):
             return made
         given.assign(made.read_value())
         return given

@@ -131,7 +131,13 @@ class ReadyModel:
                 naming = partial(self._naming_data, batches, step)
                 with naming():
                     self._require_same_settings()
-                self._make_ready(batches, step, with_optimizer, at_once, validation)
+                self._make_ready(
+                    batches,
+                    step,
+                    with_optimizer=with_optimizer,
+                    at_once=at_once,
+                    validation=validation,
+                )
                 yield naming
         finally:
             batches.close()
@@ -146,12 +152,15 @@ class ReadyModel:
             validation: Its validation data; None if there is none.
         """
         self._placement.place_again(owned_variables(self._model))
-        self._make_ready(batches, "train_step", True, True, validation)
+        self._make_ready(
+            batches, "train_step", with_optimizer=True, at_once=True, validation=validation
+        )
 
     def _make_ready(
         self,
         batches: Batches | OneBatch,
         step: str,
+        *,
         with_optimizer: bool,
         at_once: bool,
         validation: Batches | None,
