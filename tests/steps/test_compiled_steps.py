@@ -146,9 +146,9 @@ def test_a_loss_that_the_step_returns_beside_a_dict_of_metrics_is_logged(
         trainer.evaluate(x, y, batch_size=16, verbose=0, return_dict=True),
     ]
     for found, wanted in zip(got, expected, strict=True):
-        assert set(found) == set(wanted) == {"loss", "accuracy"}
-        for name, values in wanted.items():
-            assert found[name] == pytest.approx(values, abs=1e-5), name
+        assert set(found) == {"loss", "accuracy"}
+        for name in set(wanted) - {"compile_metrics"}:  # Keras 3.13 logs the dict
+            np.testing.assert_allclose(found[name], wanted[name], atol=1e-5, err_msg=name)
 
 
 class CompilesAgain(keras.callbacks.Callback):
