@@ -751,6 +751,13 @@ class Trainer:
             nonlocal compiled, execution
             if graphs.compiled != compiled:
                 compiled = graphs.compiled
+                if is_saved and state.is_compiled_anew:
+                    warn_user(
+                        "A callback has compiled the model in the middle of `fit`. Training cannot "
+                        "be resumed from snapshots that are saved from now on, since the program "
+                        "starts with the model as it was compiled before. Split the training into "
+                        "two `fit`s, with `compile` between them."
+                    )
                 self._ready.make_ready_again(state.batches, state.validation)
                 execution = self._executor_of(state, is_saved)
             return execution

@@ -142,7 +142,7 @@ _ABOUT = record(
     may={
         **dict.fromkeys(("epoch", "step_in_epoch", "fit", "lock_count"), count),
         **dict.fromkeys(("num_replicas", "num_workers"), count),
-        **dict.fromkeys(("finished", "stopped"), is_a(bool)),
+        **dict.fromkeys(("finished", "stopped", "compiled_anew"), is_a(bool)),
         **dict.fromkeys(("model", "strategy", "run"), text),
         "created": seconds,
         **dict.fromkeys(("data", "data_position"), is_a(dict)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -19,6 +19,25 @@ from kfit.steps.async_execution import ScheduledExecution, ScheduledPrediction
 from kfit.steps.execution import Execution, StepExecutor
 from kfit.steps.metrics import read_metrics
 from kfit.steps.prediction import Prediction, Predictor
+
+
+class Compiled(NamedTuple):
+    """What shows that a model was compiled again, to be compared with the same of another time.
+
+    Attributes:
+        tracker: The metric by which Keras logs the loss. It is private. `compile` makes a new one;
+            no public attribute shows that the model was compiled again.
+        run_eagerly: The attribute of the model.
+        jit_compile: The attribute of the model.
+        optimizer: The model's optimizer.
+        train_function: What `make_train_function` has made; None if nothing has called it.
+    """
+
+    tracker: Any
+    run_eagerly: bool
+    jit_compile: Any
+    optimizer: Any
+    train_function: Any
 
 
 class Graphs:
@@ -64,14 +83,12 @@ class Graphs:
         return not any(overrides(self._model, name) for name in (step, "compute_metrics"))
 
     @property
-    def compiled(self) -> tuple[Any, ...]:
-        """What `compile` and `make_train_function(force=True)` change, to be compared by `==`.
+    def compiled(self) -> Compiled:
+        """What `compile` and `make_train_function(force=True)` change.
 
         After either of them, the step is traced again, as in Keras.
         """
-        return (
-            # The loss tracker is private. `compile` makes a new one; no public attribute shows that
-            # the model was compiled again.
+        return Compiled(
             loss_tracker(self._model),
             self._model.run_eagerly,
             self._model.jit_compile,

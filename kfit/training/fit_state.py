@@ -97,6 +97,9 @@ class FitState:
     _has_stepped: bool = False
     _goes_on: bool = False
 
+    def __post_init__(self) -> None:
+        self._begun_as = self.call.graphs.compiled, self._flags()
+
     @property
     def model(self) -> keras.Model:
         """The model; its variables are on the strategy's devices."""
@@ -509,8 +512,22 @@ class FitState:
         if self.validation is not None:
             self.validation.settle()
 
+    @property
+    def is_compiled_anew(self) -> bool:
+        """Whether a hook has compiled the model since this `fit` began.
+
+        `make_train_function(force=True)` counts if it has let a frozen layer train, or vice versa.
+        """
+        (before, flags), now = self._begun_as, self.call.graphs.compiled
+        is_traced_anew = now.train_function is not before.train_function
+        return now[:-1] != before[:-1] or (is_traced_anew and self._flags() != flags)
+
+    def _flags(self) -> list[bool]:
+        return [variable.trainable for variable in self.model.variables]
+
     def _about(self) -> dict[str, Any]:
         return {
+            **({"compiled_anew": True} if self.is_compiled_anew else {}),
             **self.progress.state_dict(),
             "created": time.time(),
             "run": self.run,

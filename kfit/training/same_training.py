@@ -52,6 +52,14 @@ def refuse_another(
         SnapshotMismatchError: If anything else differs that the restored parts need. The message
             lists every difference.
     """
+    if snapshot.about.get("compiled_anew"):
+        raise SnapshotMismatchError(
+            f"The snapshot of step {snapshot.about['step']} is of a model that a callback had "
+            "compiled again in the middle of `fit`. The program starts with the model as it was "
+            "compiled before, so the training cannot be resumed. Split it into two `fit`s, with "
+            "`compile` between them, each with `BackupAndRestore`; and delete the directory, or "
+            "give another one."
+        )
     _warn_of_another_order(own, snapshot)
     versions = ("python", "keras", "tensorflow")
     ours, theirs = fit.versions, snapshot.about.get("versions", {})

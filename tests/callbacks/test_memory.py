@@ -5,10 +5,12 @@ import warnings
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint import SnapshotMismatchError
 from kfit.checkpoint.callback_states import _REMEMBERS
 from kfit.checkpoint.written_files import rewind_rows, rows_of
 from tests.sweeps import sweep
@@ -290,3 +292,38 @@ def test_averaged_weights_stay_where_they_are(training: Any, tmp_path: Any) -> N
         machine.cut_at(cut, [*callbacks(), backup])
         machine.run([*callbacks(), backup])
         assert machine.digest == expected
+
+
+def test_a_model_that_a_hook_has_compiled_is_not_resumed_as_another(tmp_path: Any) -> None:
+    """With equal variables nothing else would tell: the rest would be trained without the hook."""
+    import kfit
+
+    class Thaws(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                self.model.layers[0].trainable = True
+                self.model.compile(keras.optimizers.SGD(0.01, clipnorm=0.1), "mse")
+
+    class Ends(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 3:
+                raise KeyboardInterrupt
+
+    def program(*others: Any) -> None:
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Dense(5), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        layers[0].trainable = False
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        callbacks = [Thaws(), *others, BackupAndRestore(tmp_path / "backup")]
+        x = np.ones((8, 4), "float32")
+        fit = {"batch_size": 4, "epochs": 5, "verbose": 0, "callbacks": callbacks}
+        kfit.Trainer(model, "one_device").fit(x, x[:, :1], **fit)
+
+    with (
+        pytest.warns(UserWarning, match="A callback has compiled the model in the middle of `fit`"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        program(Ends())
+    with pytest.raises(SnapshotMismatchError, match=r"a callback had compiled again.*two `fit`s"):
+        program()
