@@ -168,6 +168,7 @@ class BackupAndRestore(TrainingCallback):
         self._written: SnapshotName | None = None
         self._written_step: int | None = None
         self._fingerprint: dict[Any, Any] = {}
+        self._is_past = False  # whether the snapshot is of more epochs than this `fit` is to train
         self._weights_before: int | None = None
         self._saved: tuple[int, int] | None = None
         self._saved_step = 0
@@ -184,6 +185,7 @@ class BackupAndRestore(TrainingCallback):
         deleted.
         """
         self._open()
+        self._is_past = False
         assert self._store is not None
         assert self._lock is not None
         store, lock, labels = self._store, self._lock, self._labels()
@@ -214,6 +216,9 @@ class BackupAndRestore(TrainingCallback):
         changes = refuse_another(
             self._training, snapshot, self._fingerprint, self.parts, self.allow_changes
         )
+        progress = snapshot.state["progress"]
+        position = progress["epoch"], progress["step_in_epoch"]
+        self._is_past = "progress" in self.parts and position > (self._training.epochs, 0)
         changed = f" (changed since: {', '.join(changes)})" if changes else ""
         print(
             f"kfit: going on from {self.backup_dir}, {self._place_of(snapshot)}{changed}",
@@ -421,8 +426,9 @@ class BackupAndRestore(TrainingCallback):
         snapshots.
 
         If every `fit` has finished when the program ends successfully, the snapshots are deleted.
-        They are kept if `delete_checkpoint` is False. They are also kept if an earlier run was
-        interrupted in a later `fit`, and this process ends without calling that `fit`.
+        They are kept if `delete_checkpoint` is False, or if they are of more epochs than this `fit`
+        was to train. They are also kept if an earlier run was interrupted in a later `fit`, and
+        this process ends without calling that `fit`.
 
         Args:
             lock: The lock of the directory; the checksums are written to its file.
@@ -433,12 +439,19 @@ class BackupAndRestore(TrainingCallback):
                 found = {"epoch": list(callback.epoch), "history": dict(callback.history)}
                 program.histories[str(self._fit)] = found
         weights = self._training.checksum_of_weights()
-        if self._weights_before is not None and weights is not None and not program.has_passed:
+        has_trained = not (program.has_passed or self._is_past)
+        if has_trained and self._weights_before is not None and weights is not None:
             lock.note_fits(marks.ended(lock.fits, self._fit, self._weights_before, weights))
         reach(Site.FIT_END)
         program.fits += 1
         is_cut_off = cut_off_after(self._fit, self._labels()) is not None
-        if is_cut_off or marks.is_cut_off_after(self._fit, lock.fits):
+        if self._is_past:
+            at_exit.leave(
+                self._path,
+                f"kfit: the snapshots in {self.backup_dir} are kept: they are of more epochs than "
+                "this run was to train.",
+            )
+        elif is_cut_off or marks.is_cut_off_after(self._fit, lock.fits):
             at_exit.leave(self._path, message_of_one_left_out(self.backup_dir))
         else:
             at_exit.finish(self._path, lock.lock_count if self.delete_checkpoint else None)
@@ -458,12 +471,12 @@ class BackupAndRestore(TrainingCallback):
         place, kept = f"step {snapshot.about['step']}", snapshot.state
         epochs, progress = self._training.epochs, kept["progress"]
         epoch, step_in_epoch = progress["epoch"], progress["step_in_epoch"]
-        if "progress" in self.parts and (epoch, step_in_epoch) > (epochs, 0):
+        if self._is_past:
             return (
                 f"{place}: the snapshot is past `epochs`={epochs}, since it is of epoch "
                 f"{epoch + (step_in_epoch > 0)}: nothing is left to train, and the model gets the "
-                f"weights of that step. To train {epochs} epoch{'s' * (epochs != 1)}, delete the "
-                "directory"
+                f"weights of that step. To train {epochs} epoch{'s' * (epochs != 1)}, give another "
+                "directory, or delete this one"
             )
         if not Label.of(snapshot.about).finished:
             return place

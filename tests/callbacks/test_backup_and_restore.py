@@ -30,6 +30,7 @@ from kfit.checkpoint import (
     NoGoodSnapshotError,
     SnapshotMismatchError,
     Store,
+    at_exit,
     fits,
 )
 from kfit.checkpoint.files import Files
@@ -619,6 +620,21 @@ def test_a_snapshot_past_the_epochs_is_told(alone: Any, tmp_path: Any, capsys: A
     alone.run([backup()])
     assert f"step 28: the snapshot is {past.format(3, 4)}" in said(3)
     assert "past `epochs`" not in said(4)
+
+
+def test_snapshots_past_the_epochs_are_kept_at_the_end(alone: Any, tmp_path: Any) -> None:
+    """A run with fewer epochs, to try something out, is no end of the training."""
+    path = str(tmp_path / "backup")
+    alone.cut_at(16, [BackupAndRestore(path, save_freq=5)])
+    before = steps_in(tmp_path / "backup")
+    for _ in range(2):
+        alone.run([BackupAndRestore(path, save_freq=5)], epochs=1)
+        assert "of more epochs than this run" in at_exit._LEFT[path]
+        assert path in at_exit._UNFINISHED  # so nothing is deleted
+        assert steps_in(tmp_path / "backup") == before
+    alone.run([BackupAndRestore(path, save_freq=5)])
+    assert alone.digest == alone.untouched
+    assert path not in at_exit._UNFINISHED
 
 
 def test_saves_come_at_their_steps_and_cost_no_steps_of_their_own(
