@@ -749,7 +749,7 @@ class Trainer:
 
         def executor() -> StepExecutor:
             nonlocal compiled, execution
-            if graphs.compiled != compiled:
+            if graphs.compiled.differs_from(compiled):
                 compiled = graphs.compiled
                 if is_saved and state.is_compiled_anew:
                     warn_user(

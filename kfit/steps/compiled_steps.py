@@ -31,6 +31,7 @@ class Compiled(NamedTuple):
         jit_compile: The attribute of the model.
         optimizer: The model's optimizer.
         train_function: What `make_train_function` has made; None if nothing has called it.
+        flags: `trainable` of each variable.
     """
 
     tracker: Any
@@ -38,6 +39,16 @@ class Compiled(NamedTuple):
     jit_compile: Any
     optimizer: Any
     train_function: Any
+    flags: list[bool]
+
+    def differs_from(self, before: Compiled) -> bool:
+        """Returns whether the step must be traced again.
+
+        `make_train_function(force=True)` counts if it has let a frozen layer train, or vice versa.
+        Keras' own `train_on_batch` makes such a function as well, and changes nothing.
+        """
+        is_made_anew = self.train_function is not before.train_function
+        return self[:4] != before[:4] or (is_made_anew and self.flags != before.flags)
 
 
 class Graphs:
@@ -69,7 +80,7 @@ class Graphs:
         self._placement = placement
         self._heartbeat = heartbeat
         self._made: dict[str, Any] = {}
-        self._made_for: Any = None
+        self._made_for: tuple[Compiled, Any] | None = None
         self._nesting: set[str] = set()
 
     def has_default(self, step: str) -> bool:
@@ -94,6 +105,7 @@ class Graphs:
             self._model.jit_compile,
             getattr(self._model, "optimizer", None),
             getattr(self._model, "train_function", None),
+            [variable.trainable for variable in self._model.variables],
         )
 
     def returns_nested(self, step: str) -> bool:
@@ -204,8 +216,11 @@ class Graphs:
             self._placement.revision,
             [id(variable) for variable in self._model.variables],
         )
-        now = self.compiled, others
-        if self._made_for != now:
-            self._made.clear()
-            self._nesting.clear()
-            self._made_for = now
+        compiled = self.compiled
+        if self._made_for is not None:
+            before, others_before = self._made_for
+            if others == others_before and not compiled.differs_from(before):
+                return
+        self._made.clear()
+        self._nesting.clear()
+        self._made_for = compiled, others

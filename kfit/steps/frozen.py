@@ -36,10 +36,12 @@ class _First:
         made_for: A value that identifies the `compile` and the variables for which the flags are
             valid. After a new `compile`, `_made_for` returns another value.
         flags: `trainable` of each layer and variable, by its id.
+        train_function: What Keras' `make_train_function` had made; None if nothing had called it.
     """
 
     made_for: Any
     flags: Flags
+    train_function: Any
 
 
 def trains_as_at_first(model: keras.Model, step: Step) -> Step:
@@ -74,7 +76,11 @@ def remember_trained(model: keras.Model) -> None:
     """
     if not _kept(model) and not model.run_eagerly:
         # Bypasses Keras' attribute tracking, because this value is not a part of the model.
-        object.__setattr__(model, _KEPT, _First(_made_for(model), _flags(model)))
+        object.__setattr__(
+            model,
+            _KEPT,
+            _First(_made_for(model), _flags(model), getattr(model, "train_function", None)),
+        )
 
 
 def warn_of_thawed(model: keras.Model) -> None:
@@ -103,15 +109,17 @@ def _kept(model: keras.Model) -> Flags:
     variables or its optimizer have been replaced or added to since they were recorded.
     """
     first: _First | None = getattr(model, _KEPT, None)
-    return first.flags if first is not None and first.made_for == _made_for(model) else {}
+    if first is None or first.made_for != _made_for(model):
+        return {}
+    # `make_train_function(force=True)` traces the step again, with the flags of that time.
+    is_made_anew = first.train_function is not getattr(model, "train_function", None)
+    return {} if is_made_anew and first.flags != _flags(model) else first.flags
 
 
 def _made_for(model: keras.Model) -> Any:
     # The loss tracker is private. `compile` makes a new one; no public attribute shows that the
     # model was compiled again.
-    # `make_train_function(force=True)` makes a new function.
-    compiled = [getattr(model, name, None) for name in ("optimizer", "train_function")]
-    held = loss_tracker(model), *compiled
+    held = loss_tracker(model), getattr(model, "optimizer", None)
     references = [None if part is None else weakref.ref(part) for part in held]
     return references, [id(variable) for variable in model.variables]
 

@@ -98,7 +98,7 @@ class FitState:
     _goes_on: bool = False
 
     def __post_init__(self) -> None:
-        self._begun_as = self.call.graphs.compiled, self._flags()
+        self._begun_as = self.call.graphs.compiled
 
     @property
     def model(self) -> keras.Model:
@@ -514,16 +514,8 @@ class FitState:
 
     @property
     def is_compiled_anew(self) -> bool:
-        """Whether a hook has compiled the model since this `fit` began.
-
-        `make_train_function(force=True)` counts if it has let a frozen layer train, or vice versa.
-        """
-        (before, flags), now = self._begun_as, self.call.graphs.compiled
-        is_traced_anew = now.train_function is not before.train_function
-        return now[:-1] != before[:-1] or (is_traced_anew and self._flags() != flags)
-
-    def _flags(self) -> list[bool]:
-        return [variable.trainable for variable in self.model.variables]
+        """Whether a hook has compiled the model since this `fit` began."""
+        return self.call.graphs.compiled.differs_from(self._begun_as)
 
     def _about(self) -> dict[str, Any]:
         return {
