@@ -11,7 +11,9 @@ from kfit.training.progress import Progress
 
 def state(*, epoch: int, step: int = 0, stops: bool = False, resuming: Any = None) -> FitState:
     call: Any = SimpleNamespace(
-        model=SimpleNamespace(stop_training=stops), progress=Progress(epoch, step, step)
+        graphs=SimpleNamespace(compiled=None),
+        model=SimpleNamespace(stop_training=stops),
+        progress=Progress(epoch, step, step),
     )
     nothing: Any = None
     made = FitState(call, nothing, None, lambda epoch: False, nothing, epochs=2)
