@@ -48,7 +48,6 @@ class BackupAndRestore(TrainingCallback):
     for bit, on GPUs up to rounding. On SIGTERM, SIGHUP, SIGUSR1 and Ctrl-C the state is saved after
     the current step, whatever `save_freq` is, and `fit` raises an error that ends the program.
 
-
     The whole program is resumed, not only `fit`. Suppose that the program is killed after a `fit`
     has finished, for example in `evaluate` or `save`. In the next run this `fit` returns at once,
     with its final state and its `History`. A program may call `fit` several times with one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
@@ -99,13 +99,16 @@ class Graphs:
 
         After either of them, the step is traced again, as in Keras.
         """
+        return self._compiled(self._model.variables)
+
+    def _compiled(self, variables: Sequence[keras.Variable]) -> Compiled:
         return Compiled(
             loss_tracker(self._model),
             self._model.run_eagerly,
             self._model.jit_compile,
             getattr(self._model, "optimizer", None),
             getattr(self._model, "train_function", None),
-            [variable.trainable for variable in self._model.variables],
+            [variable.trainable for variable in variables],
         )
 
     def returns_nested(self, step: str) -> bool:
@@ -211,12 +214,13 @@ class Graphs:
         or `jit_compile` has another value. Freezing or thawing a layer drops no graph: as in Keras,
         the change takes effect at the next `compile`.
         """
+        variables = self._model.variables  # searched once, since each `train_on_batch` comes here
         others = (
             self._strategy.reduction,
             self._placement.revision,
-            [id(variable) for variable in self._model.variables],
+            [id(variable) for variable in variables],
         )
-        compiled = self.compiled
+        compiled = self._compiled(variables)
         if self._made_for is not None:
             before, others_before = self._made_for
             if others == others_before and not compiled.differs_from(before):
