@@ -125,6 +125,12 @@ def _unfinished(backup: Path) -> bool:
         return False
 
 
+def _preempt_one(scene: Scene) -> Strike | None:
+    """Sends SIGTERM to one task, but not while it joins: see `kfit.distribute.sigterm`."""
+    victims = _one(scene)
+    return None if any(task.is_joining() for task in victims) else _send(signal.SIGTERM, victims)
+
+
 def _preempt_run(scene: Scene) -> Strike:
     scene.run.send_signal(signal.SIGTERM)
     return Strike()
@@ -165,9 +171,7 @@ FAULTS: Mapping[str, FaultKind] = {
     ),
     "kill in a save": FaultKind(_kill_in_save, "({tasks}) was (killed by SIGKILL|lost)"),
     # All tasks stop after the same step, so another one may be the first to end.
-    "preempt one": FaultKind(
-        lambda scene: _send(signal.SIGTERM, _one(scene)), r"\w+ \d+ (was|ended) .*preempted"
-    ),
+    "preempt one": FaultKind(_preempt_one, r"\w+ \d+ (was|ended) .*preempted"),
     # Before it has joined the cluster, only its peer can find that it does not come.
     "suspend one": FaultKind(
         lambda scene: _send(signal.SIGSTOP, _one(scene)),

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 
 from kfit.heartbeat import VARIABLE as HEARTBEAT
-from kfit.heartbeat.layout import BEATS, STEP, slots_of
+from kfit.heartbeat.layout import BEATS, PHASE, STEP, slots_of
+from kfit.heartbeat.phases import Phase
 
 MARK = "KFIT_SOAK"
 """The environment variable whose value marks all processes of one life."""
@@ -44,11 +45,19 @@ class TaskProcess:
 
     def progress(self) -> tuple[int, int]:
         """How many graph calls it has finished, and at which step; zeros before the first one."""
+        slots = self._slots()
+        return (slots[BEATS], slots[STEP]) if slots and slots[BEATS] else (0, 0)
+
+    def is_joining(self) -> bool:
+        """Whether it joins its cluster now."""
+        slots = self._slots()
+        return slots is not None and slots[PHASE] == Phase.JOINING
+
+    def _slots(self) -> memoryview | None:
         try:
-            slots, _ = slots_of(bytearray(Path(self.heartbeat).read_bytes()))
+            return slots_of(bytearray(Path(self.heartbeat).read_bytes()))[0]
         except (OSError, IndexError, ValueError):
-            return 0, 0  # it has ended, and its file was removed
-        return slots[BEATS], slots[STEP] if slots[BEATS] else 0
+            return None  # it has ended, and its file was removed
 
     def signal(self, signum: int) -> None:
         """Sends it a signal, unless it has ended."""
