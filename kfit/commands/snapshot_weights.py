@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import runpy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +14,7 @@ from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.training_schema import check_training
 from kfit.commands.inspected_snapshots import chosen, inspect
+from kfit.commands.named_model import model_of
 from kfit.verification.report import printable
 
 Kept = Sequence[dict[str, Any]]
@@ -67,7 +66,7 @@ def compare(directory: str, snapshot: Snapshot, other: str, model: str | None) -
     """
     ours = [entry for entry in snapshot.state["variables"] if entry["part"] == "model"]
     if other.endswith((".keras", ".h5")):
-        loaded = _model_of(other, "--against", model)
+        loaded = model_of(other, "--against", model)
         _require_same(loaded, snapshot, ("model",), "--against")
         theirs = _weights_of(loaded)
     else:
@@ -127,7 +126,7 @@ def export(snapshot: Snapshot, model: str, path: str) -> dict[str, Any]:
     from kfit.distribute.one_device import OneDevice
     from kfit.saving import write_path
 
-    made = _model_of(model, "--model", None)
+    made = model_of(model, "--model")
     _require_same(made, snapshot, ("model",), "--model")
     parts: list[Part] = ["model"]
     if made.compiled and made.optimizer is not None:
@@ -142,61 +141,6 @@ def export(snapshot: Snapshot, model: str, path: str) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise CommandError(f"`--export` is {path!r}, which cannot be written: {error}") from error
     return {"file": path, "parts": parts}
-
-
-def _model_of(text: str, option: str, script: str | None) -> Any:
-    """Returns the model of a file, or the one that a function of a script makes.
-
-    Args:
-        text: The path of the file, or "script.py:function".
-        option: The option that the user gave, for error messages.
-        script: A "script.py:function" whose script defines the classes of a saved model, or None.
-    """
-    import keras
-
-    match = re.fullmatch(r"(.+\.py):(\w+)", text)
-    path = match[1] if match else text
-    if not os.path.isfile(path):
-        raise CommandError(
-            f"`{option}` is {text!r}, which is not a file; expected model.keras or "
-            "script.py:function"
-        )
-    if match is None:
-        try:
-            if script is not None and (named := re.fullmatch(r"(.+\.py):(\w+)", script)):
-                _run(named[1], "--model")  # registers the script's classes with Keras
-            return keras.saving.load_model(path)
-        except Exception as error:  # of Keras, or of a class of the user's
-            raise CommandError(
-                f"`{option}` is {text!r}, which Keras cannot load: {type(error).__name__}: "
-                f"{printable(str(error).splitlines()[0])}. A model with classes of your own can be "
-                "made by a function: `--model script.py:function`"
-            ) from error
-    function = _run(path, option).get(match[2])
-    if not callable(function):
-        raise CommandError(f"`{option}` is {text!r}; {path} defines no function {match[2]!r}")
-    try:
-        model = function()
-    except Exception as error:  # of the user's code
-        raise CommandError(
-            f"`{option}` is {text!r}; the function is called without arguments, and must return "
-            f"a built keras.Model. It raised {type(error).__name__}: {printable(str(error))}"
-        ) from error
-    if not isinstance(model, keras.Model) or not model.built:
-        raise CommandError(
-            f"`{option}` is {text!r}; the function must return a built keras.Model (one that "
-            f"begins with `keras.Input`, or was called once). It returned {type(model).__name__}"
-        )
-    return model
-
-
-def _run(path: str, option: str) -> dict[str, Any]:
-    try:
-        return runpy.run_path(path, run_name="__kfit_inspect__")
-    except Exception as error:
-        raise CommandError(
-            f"`{option}` names {path!r}, which cannot be imported: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _require_same(model: Any, snapshot: Snapshot, parts: Any, option: str) -> None:

@@ -30,6 +30,8 @@ _CONSEQUENCES = frozenset(
 )
 """Names of the errors that a task raises because another task has failed. Classes of TensorFlow
 are given by name, too, since this package does not import TensorFlow."""
+_PERMANENT = frozenset({"SnapshotMismatchError", "SyntaxError"})
+"""Names of the errors that the same program, started again, raises again."""
 # When Python code in a graph raises an error, TensorFlow replaces it by an error of its own.
 _CONSEQUENCE_WORDS = ("ExchangeError:", "Collective ops is aborted", "Connection reset by peer")
 # With these words it is certain: TensorFlow's classes alone may also tell of a lost file server.
@@ -51,16 +53,19 @@ class TaskError:
         time: When the error was recorded, as `time.time()`.
         summary: The class and the message of the error, on one line.
         is_consequence: Whether another task's failure caused the error.
+        is_permanent: Whether it is certain that a restart would end by the same error.
     """
 
     time: float
     summary: str
     is_consequence: bool
+    is_permanent: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> TaskError:
         """Returns the record of an error that has just been raised."""
-        return cls(time.time(), _short_summary_of(error), is_consequence(error))
+        is_permanent = any(kind.__name__ in _PERMANENT for kind in type(error).__mro__)
+        return cls(time.time(), _short_summary_of(error), is_consequence(error), is_permanent)
 
 
 def is_consequence(error: BaseException) -> bool:

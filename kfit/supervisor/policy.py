@@ -466,6 +466,9 @@ class SupervisorPolicy:
                 "the same error ended two attempts in a row, and the second made no progress; a "
                 "restart would end so again, so there is none"
             )
+        elif is_own and recorded.is_permanent and self._restarts.budget:
+            self._say("a restart would end by the same error, so there is none")
+            delay = None
         if delay is None or self._is_last:
             self._give_up(life, cause)
             return

@@ -70,7 +70,8 @@ class Supervisor:
     - KFIT_HEARTBEAT, the path of the file in which the task reports its progress (see
       `kfit.heartbeat`);
     - KFIT_TERMINAL_WIDTH, how many columns a line of the task may have; 0 if no terminal shows it.
-      A task whose output is passed on without a prefix does not get it.
+      A task whose output is passed on without a prefix does not get it;
+    - COLUMNS, how many columns of a terminal the prefix leaves to a line, if a terminal shows it.
 
     KFIT_RUN and KFIT_SEED are the same in all generations.
 

@@ -63,6 +63,9 @@ class TaskStreams:
     def environment(self, name: str, env: Mapping[str, str]) -> dict[str, str]:
         """Returns the environment variables of a task, with the width that its lines may have.
 
+        A terminal's width without the prefix is in COLUMNS, too, by which the tables of
+        `model.summary()` and the help of argparse are as wide as they can be.
+
         Args:
             name: The name of the task.
             env: The other variables. Without prefix the task finds out for itself, unless another
@@ -71,9 +74,12 @@ class TaskStreams:
         if not self._prefix:
             return dict(env)
         columns = self._output.columns
-        if columns and not self._is_bar_of_cluster(name, "stdout"):
-            columns = max(1, columns - len(_prefix_of(name)))
-        return {**env, WIDTH_VARIABLE: str(columns)}
+        if not columns:
+            return {**env, WIDTH_VARIABLE: "0"}
+        prefixed = str(max(1, columns - len(_prefix_of(name))))
+        has_bar = self._is_bar_of_cluster(name, "stdout")
+        width = str(columns) if has_bar else prefixed
+        return {**env, WIDTH_VARIABLE: width, "COLUMNS": prefixed}
 
     def open(self, name: str) -> dict[str, int | None]:
         """Opens what a task is to write to.

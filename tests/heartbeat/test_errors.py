@@ -70,6 +70,16 @@ def test_the_class_and_the_message_are_one_line() -> None:
     assert TaskError.of(raised.value).summary.startswith("SyntaxError: ")
 
 
+class SnapshotMismatchError(ValueError):
+    """By its name that of kfit."""
+
+
+def test_which_errors_a_restart_cannot_mend() -> None:
+    assert TaskError.of(SnapshotMismatchError("other layers")).is_permanent
+    assert TaskError.of(IndentationError("unexpected indent")).is_permanent
+    assert not TaskError.of(ValueError("`x` is wrong")).is_permanent
+
+
 def test_the_last_error_is_read_and_nothing_else(tmp_path: Path) -> None:
     heartbeat = str(tmp_path / "heartbeat")
     assert read_error(heartbeat) is None

@@ -118,9 +118,12 @@ class World:
         self.tasks.alive.remove(name)
         self.life.handle(TaskExit(name, code))
 
-    def note(self, name: str, summary: str, *, is_consequence: bool = False) -> None:
+    def note(
+        self, name: str, summary: str, *, is_consequence: bool = False, is_permanent: bool = False
+    ) -> None:
         self.noted += 1
-        self.tasks.errors[name] = TaskError(float(self.noted), summary, is_consequence)
+        error = TaskError(float(self.noted), summary, is_consequence, is_permanent)
+        self.tasks.errors[name] = error
 
     def exit_all(self, code: int) -> None:
         for name in sorted(self.tasks.alive):
@@ -352,6 +355,16 @@ def test_an_error_that_comes_again_at_the_same_step_ends_the_restarts() -> None:
     assert len(world.generations) == 2
     assert any("the same error ended two attempts in a row" in line for line in world.lines)
     assert world.lines[-1] == "error: worker 1 ended with exit code 1 at step 7: ValueError: wrong"
+
+
+def test_an_error_that_no_restart_can_mend_costs_none() -> None:
+    world = World(budget=9)
+    world.note("worker 1", "SnapshotMismatchError: other layers", is_permanent=True)
+    world.exit("worker 1", 1)
+    world.exit_all(-15)
+    assert (world.life.exit_code, len(world.generations)) == (1, 1)
+    assert any("a restart would end by the same error, so" in line for line in world.lines)
+    assert world.lines[-1].endswith("exit code 1: SnapshotMismatchError: other layers")
 
 
 @pytest.mark.parametrize("code", [-9, 1])

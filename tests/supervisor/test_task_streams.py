@@ -52,8 +52,12 @@ def test_tasks_are_told_the_width_that_their_lines_may_have(
     terminal = Terminal()
     shown = TaskStreams(names, Output(terminal, terminal))
     # The chief's bar has no name before it; a few columns stay free.
-    assert shown.environment("worker 0", {"A": "1"}) == {"A": "1", WIDTH_VARIABLE: "77"}
-    assert shown.environment("worker 1", {}) == {WIDTH_VARIABLE: "66"}
+    assert shown.environment("worker 0", {"A": "1"}) == {
+        "A": "1",
+        WIDTH_VARIABLE: "77",
+        "COLUMNS": "66",
+    }
+    assert shown.environment("worker 1", {}) == {WIDTH_VARIABLE: "66", "COLUMNS": "66"}
     piped = TaskStreams(names, Output(io.StringIO(), terminal))
     assert piped.environment("worker 0", {WIDTH_VARIABLE: "70"}) == {WIDTH_VARIABLE: "0"}
     alone = TaskStreams(names, Output(terminal, terminal, is_live=False), prefix=False)
