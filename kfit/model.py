@@ -23,7 +23,7 @@ from kfit.distribute.factory import check_strategy
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.heartbeat.tracebacks import for_user
 from kfit.internals import patch_points as points
-from kfit.internals.keras_methods import diverted, passing_on
+from kfit.internals.keras_methods import diverted, own_method, passing_on
 from kfit.internals.models import KerasFunctional, save_under
 from kfit.internals.patching import patched
 from kfit.saving import saving_whole
@@ -81,7 +81,13 @@ def _forwarded(declared: Callable[_P, _R]) -> Callable[_P, _R]:
     @for_user
     @wraps(declared)
     def called(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
-        return getattr(trainer_of(model, strategy), declared.__name__)(*args, **kwargs)
+        name = declared.__name__
+        if "devices" in kwargs and own_method(model, name) is None:
+            raise TypeError(
+                f"`kfit.{name}` has no argument `devices`; pass strategy=kfit.distribute.Mirrored("
+                f"{kwargs['devices']!r}), or use kfit.Trainer(model, devices={kwargs['devices']!r})"
+            )
+        return getattr(trainer_of(model, strategy), name)(*args, **kwargs)
 
     return cast(Callable[_P, _R], called)
 

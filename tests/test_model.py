@@ -244,6 +244,8 @@ def test_a_wrong_strategy_is_named(tiny: Any) -> None:
         sequential(tiny).fit(x, y, strategy="tpu9")
     with pytest.raises(ValueError, match=r"`strategy` must be 'auto'.*Received: 3"):
         kfit.fit(tiny.model(), x, y, strategy=3)
+    with pytest.raises(TypeError, match=r"pass strategy=kfit.distribute.Mirrored\(2\), or"):
+        kfit.fit(tiny.model(), x, y, devices=2)
 
 
 @pytest.fixture(autouse=True)

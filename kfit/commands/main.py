@@ -103,6 +103,8 @@ class _Parser(argparse.ArgumentParser):
         subcommand.
         """
         found, unknown = super().parse_known_args(args, namespace)
+        if unknown and not unknown[0].startswith("-"):
+            self.error(f"`{self.prog}` takes no such argument: `{unknown[0]}`")
         if unknown:
             kind = f"an option of `{self.prog}`"
             self.error(_unknown(unknown[0].partition("=")[0], kind, self.options()))

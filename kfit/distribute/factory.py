@@ -105,13 +105,21 @@ def check_strategy(strategy: Any) -> None:
     is_name = isinstance(strategy, str) and strategy in names
     if is_name or isinstance(strategy, Strategy | tf.distribute.Strategy):
         return
-    alike = closest_name(str(strategy), names)
+    alike = _name_of_class(str(strategy)) or closest_name(str(strategy), names)
     hint = f". Did you mean {alike!r}?" if alike else ""
     raise ValueError(
         f"`strategy` must be 'auto', one of {sorted(_BY_NAME)}, an adapter such as "
         "kfit.distribute.Mirrored(...), or a tf.distribute.Strategy. "
         f"Received: {strategy!r}{hint}"
     )
+
+
+def _name_of_class(given: str) -> str | None:
+    """Returns "mirrored" for "MirroredStrategy", and so on for the classes of TensorFlow."""
+    given = given.lower()
+    if not given.endswith("strategy"):
+        return None
+    return next((name for name in _BY_NAME if given.startswith(name.replace("_", ""))), None)
 
 
 def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> str | None:

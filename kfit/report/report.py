@@ -13,11 +13,11 @@ from kfit.report.figures import Figures
 from kfit.report.text import html_table, line, table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report(Figures):
     """What took the time of a `fit`, and how much of its work counts.
 
-    `kfit.Trainer.report` returns it. Printed, it is a table; notebooks show the table, too. The
+    `kfit.Trainer.report` returns it. Printed, or shown by Python or a notebook, it is a table. The
     attributes are described in `Figures`, its base class.
 
     Example:
@@ -82,6 +82,8 @@ class Report(Figures):
 
     def __str__(self) -> str:
         return table(self, self.advice)
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         return html_table(self, self.advice)

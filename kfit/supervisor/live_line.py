@@ -9,7 +9,8 @@ from typing import TextIO
 
 from kfit.heartbeat.terminal import columns_of, cut, is_terminal
 
-_ERASE = "\r\x1b[K"
+ERASE = "\r\x1b[K"
+"""What removes the text of a terminal's present line."""
 # Columns that stay free: after Ctrl-C the terminal itself writes "^C" there, which must not wrap.
 _ECHO = 2
 # The least seconds between two states of the line: more would only cost the terminal time.
@@ -65,7 +66,7 @@ class LiveLine:
             self._drawn = ""
 
     def _erasing(self) -> str:
-        return _ERASE if self._drawn else ""
+        return ERASE if self._drawn else ""
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -15,8 +15,8 @@ import threading
 import time
 from typing import TextIO
 
-from kfit.heartbeat.terminal import columns_of, in_notebook
-from kfit.supervisor.live_line import LiveLine
+from kfit.heartbeat.terminal import columns_of, in_notebook, is_terminal
+from kfit.supervisor.live_line import ERASE, LiveLine
 from kfit.supervisor.status_lines import StatusLines
 
 # Seconds without output after which the live line says what the tasks are doing.
@@ -150,11 +150,13 @@ class Output:
 
         Args:
             text: The message.
-            after_key: Whether it may follow Ctrl-C. The terminal shows that as "^C", in the line of
-                a task that writes directly to the terminal.
+            after_key: Whether it may follow Ctrl-C, which the terminal shows as "^C": in an empty
+                line, or in the line of a task that writes directly to the terminal.
         """
-        begins = after_key and not self._is_live and columns_of(self.stderr)
-        self.write(self.stderr, "\n" * bool(begins) + f"kfit: {text}")
+        begin = ""
+        if after_key and is_terminal(self.stderr):
+            begin = ERASE if self._is_live else "\n"
+        self.write(self.stderr, f"{begin}kfit: {text}")
 
     def _write_now(self, stream: TextIO, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):

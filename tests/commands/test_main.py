@@ -315,6 +315,7 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
         (["rnu", "{script}"], "", ["`rnu` is not a command; did you mean `run`"]),
         (["manifest"], "", ["required: kubernetes|slurm; see `kfit manifest --help`"]),
         (["doctor", "--foo"], "", ["expected one of --backup-dir, ", ", --help"]),
+        (["doctor", "train.py"], "", ["`kfit doctor` takes no such argument: `train.py`; see"]),
         (["manifest", "slrum"], "", ["did you mean `slurm`; see `kfit manifest --help`"]),
         (
             ["run", "--wrokers=2", "{script}"],

@@ -98,6 +98,12 @@ def test_the_devices_of_a_trainer(tiny: Any, capsys: pytest.CaptureFixture[str])
             kfit.Trainer(tiny.model(), strategy, devices=2)
     with pytest.raises(ValueError, match=r"'miror'\. Did you mean 'mirrored'\?"):
         kfit.Trainer(tiny.model(), "miror", devices=2)
+    for name, meant in (
+        ("MirroredStrategy", "mirrored"),
+        ("MultiWorkerMirroredStrategy", "multi_worker"),
+    ):
+        with pytest.raises(ValueError, match=f"{name!r}. Did you mean {meant!r}"):
+            kfit.Trainer(tiny.model(), name)
 
 
 def test_devices_in_a_cluster_do_not_make_each_worker_train_alone(

@@ -227,6 +227,7 @@ def test_a_report_is_text_plain_values_and_summaries(tiny: Any, tmp_path: Path) 
     assert values == report.as_dict()
     assert values["phases"] == report.phases
     assert str(report).startswith("fit: 5 steps in ")
+    assert repr(report) == str(report)
     shown = ET.fromstring(f"<div>{report._repr_html_()}</div>")
     words = [" ".join(cell.text for cell in row) for row in shown.iter("tr")]
     words += [f"- {sentence.text}" for sentence in shown.iter("li")]

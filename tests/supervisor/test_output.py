@@ -122,6 +122,16 @@ def test_a_quiet_terminal_shows_the_status(
     assert terminal.lines == ["2/3 bar"]
 
 
+def test_the_answer_to_ctrl_c_has_its_own_line(terminal: Terminal) -> None:
+    for is_live, shown in ((True, []), (False, ["3/9^C"])):
+        shared = Output(terminal, terminal, is_live=is_live)
+        terminal.write("^C" if is_live else "3/9^C")
+        shared.say("SIGINT: stopping the tasks", after_key=True)
+        assert terminal.lines == [*shown, "kfit: SIGINT: stopping the tasks"]
+        terminal.truncate(0)
+        terminal.seek(0)
+
+
 def test_where_there_is_no_terminal_nothing_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "_QUIET", 0.0)
     stream = io.StringIO()
