@@ -34,12 +34,10 @@ from kfit.inputs import Batches, columns_as_arrays, kind_of, split_validation
 from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
 from kfit.internals.models import metrics_in_order
-from kfit.objects.hidden_state import drawing_operations
 from kfit.report import Account, Report
 from kfit.report.one_batch import first_batch
 from kfit.report.step_parts import parts_of_step
 from kfit.saving import write_path
-from kfit.steps.execution import Execution, StepExecutor
 from kfit.steps.frozen import remember_trained, warn_of_thawed
 from kfit.steps.jit import remember_jit
 from kfit.steps.metrics import as_numbers, reset_metrics
@@ -60,6 +58,7 @@ from kfit.training.arguments import (
 from kfit.training.call import Call, Callbacks, callback_list
 from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed
+from kfit.training.fit_executor import FitExecutor
 from kfit.training.fit_state import FitState
 from kfit.training.numbers_only import require_numbers
 from kfit.training.one_batch import OneBatchMaker
@@ -731,37 +730,14 @@ class Trainer:
             )
 
     def _train(self, state: FitState, *, is_saved: bool) -> None:
-        """Runs the training loop of `fit`, and warns of two things that could surprise the user.
-
-        The first warning, before the loop, names layers that were frozen or thawed since the first
-        training step after `compile`. The second one is only for a training whose state callbacks
-        save. It names random operations in the train step that have a state which cannot be saved.
-        The second warning is issued when the train step is traced, or before the loop if an earlier
-        call has traced it.
+        """Runs the training loop of `fit`.
 
         Args:
             state: The state of the `fit`: data, epochs, callbacks and so on.
             is_saved: Whether a callback saves or restores the state of the training.
         """
         warn_of_thawed(self._model)
-        graphs = self._ready.graphs
-        compiled, execution = graphs.compiled, self._executor_of(state, is_saved)
-
-        def executor() -> StepExecutor:
-            nonlocal compiled, execution
-            if graphs.compiled.differs_from(compiled):
-                compiled = graphs.compiled
-                if is_saved and state.is_compiled_anew:
-                    warn_user(
-                        "A callback has compiled the model in the middle of `fit`. Training cannot "
-                        "be resumed from snapshots that are saved from now on, since the program "
-                        "starts with the model as it was compiled before. Split the training into "
-                        "two `fit`s, with `compile` between them."
-                    )
-                self._ready.make_ready_again(state.batches, state.validation)
-                execution = self._executor_of(state, is_saved)
-            return execution
-
+        executor = FitExecutor(self._ready, state, is_saved=is_saved)
         try:
             loops.fit(state, executor)
         finally:
@@ -769,16 +745,6 @@ class Trainer:
         if state.progress.step:
             # Also if an earlier run has taken all the steps, and this run has traced no graph.
             remember_trained(self._model)
-
-    def _executor_of(self, state: FitState, is_saved: bool) -> StepExecutor:
-        """Returns the executor of the train step for a `fit`; see `_train` for the arguments."""
-        execution = self._ready.graphs.execution("train_step")
-        if isinstance(execution, Execution):
-            # Data in memory hardly ever keeps a step waiting, so it is not measured every time.
-            execution.times_input = state.account.profiles or not state.batches.in_memory
-            if is_saved:
-                execution.look_at_graphs(_warn_of_hidden_state)
-        return execution
 
     def _open_account(
         self, state: FitState, epochs: int, verbose: str | int, profile: bool
@@ -1011,23 +977,6 @@ def _check_model(model: Any) -> None:
         "`model` must be a keras.Model, or a function without arguments that returns one. "
         f"Received: {received}"
     )
-
-
-def _warn_of_hidden_state(graph: Any) -> None:
-    """Warns if the graph of a step draws random numbers from a state that cannot be saved.
-
-    A training that resumes from a saved state would then draw different numbers.
-
-    Args:
-        graph: The `tf.Graph` of a step.
-    """
-    if operations := drawing_operations(graph):
-        warn_user(
-            f"The model's step draws by TensorFlow's {', '.join(operations)}, which counts inside "
-            "of the graph: training that goes on after a restart draws other numbers than it would "
-            "have without. Use keras.random with a keras.random.SeedGenerator, or a "
-            "tf.random.Generator that is an attribute of the layer; both are saved."
-        )
 
 
 def _is_evaluator(cluster: Cluster | None) -> bool:

@@ -107,6 +107,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/commands/inspected_snapshots.py": "commands/test_inspect.py: good",
     "kfit/commands/snapshot_weights.py": "commands/test_inspect.py: bit for bit",
     "kfit/commands/verified_fit.py": "commands/test_verify.py: COULD NOT RUN",
+    "kfit/training/fit_executor.py": "callbacks/test_memory.py: in the middle of",
     "kfit/training/callback.py": "training/test_save_points.py",
     "kfit/training/batch_hooks.py": "training/test_loops.py: watches_batches",
     "kfit/training/call.py": "training/test_loops.py: watches_batches",

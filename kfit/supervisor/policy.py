@@ -455,18 +455,18 @@ class SupervisorPolicy:
         self._note(life, cause)
         steps = [life.tasks.step(name) or 0 for name in life.tasks.names]
         recorded = life.tasks.error(cause.name)
-        is_own = recorded is not None and not recorded.is_consequence
+        own = None if recorded is None or recorded.is_consequence else recorded
         delay = self._restarts.after(
             max(steps, default=0),
             preempted=cause.is_preemption,
-            error=self._error_of(life, cause) if is_own else "",
+            error=self._error_of(life, cause) if own else "",
         )
         if self._restarts.is_repeated and self._restarts.failures <= self._restarts.budget:
             self._say(
                 "the same error ended two attempts in a row, and the second made no progress; a "
                 "restart would end so again, so there is none"
             )
-        elif is_own and recorded.is_permanent and self._restarts.budget:
+        elif own and own.is_permanent and self._restarts.budget:
             self._say("a restart would end by the same error, so there is none")
             delay = None
         if delay is None or self._is_last:
