@@ -16,7 +16,7 @@ import keras
 
 from kfit.checkpoint.state import Part, SnapshotMismatchError, differences, entries, key_of
 from kfit.distribute import variable_values
-from kfit.distribute.placement import owned_optimizers
+from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.internals.layers import all_layers
 

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.contents import DEEPEST, VALUES, holds_only_values
-from kfit.distribute.placement import owned_optimizers
+from kfit.distribute.owned import owned_optimizers
 from kfit.internals.layers import all_layers
 from kfit.objects.handles import is_open_to_looks
 from kfit.objects.names import names_in

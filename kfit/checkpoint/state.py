@@ -26,7 +26,7 @@ import tensorflow as tf
 from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.distribute import variable_values
-from kfit.distribute.placement import owned_optimizers, owned_variables
+from kfit.distribute.owned import owned_optimizers, owned_variables
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.strategy import Strategy
 from kfit.internals.randomness import existing_seed_generator, global_seed_generator

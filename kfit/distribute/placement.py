@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.contents import VALUES, holds_only_values
 from kfit.distribute.first_copies import FirstCopies, may_be_one
+from kfit.distribute.owned import Owned, owned_by, owned_variables
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.same_model import require_same_variables
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
@@ -33,7 +33,6 @@ from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_copies import VariableCopies
 from kfit.distribute.variable_values import is_per_replica, total_of_task
 from kfit.internals.keras_methods import functions_forgotten
-from kfit.internals.layers import all_layers
 from kfit.internals.optimizers import belong_to, chooser_of, key_of
 from kfit.internals.randomness import (
     existing_seed_generator,
@@ -290,11 +289,11 @@ class Placement:
     def _variables(self) -> list[keras.Variable]:
         return self._owned().variables
 
-    def _owned(self) -> _Owned:
-        owned = _owned_by(self._model)
-        return _Owned([*owned.variables, *self._seeds], owned.optimizers)
+    def _owned(self) -> Owned:
+        owned = owned_by(self._model)
+        return Owned([*owned.variables, *self._seeds], owned.optimizers)
 
-    def _leave_other_scope(self, owned: _Owned) -> None:
+    def _leave_other_scope(self, owned: Owned) -> None:
         """Replaces variables on the devices of another strategy by ordinary variables, for good.
 
         A model that was made in the other strategy's scope has such variables.
@@ -329,7 +328,7 @@ class Placement:
         """
         self._place(self._owned(), only=used)
 
-    def _place(self, owned: _Owned, only: Sequence[keras.Variable] | None = None) -> None:
+    def _place(self, owned: Owned, only: Sequence[keras.Variable] | None = None) -> None:
         """Moves the model's variables to the strategy's devices.
 
         At the start of the context `placed`, all tasks get the chief's values. All tasks
@@ -497,63 +496,6 @@ def _both(
     return [variable for variable in variables if id(variable) in known]
 
 
-class _Owned(NamedTuple):
-    """The variables of a model, of its metrics and of its optimizers, and the optimizers."""
-
-    variables: list[keras.Variable]
-    optimizers: list[keras.optimizers.Optimizer]
-
-
-def owned_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns the Keras variables of a model, of its metrics and of its optimizers.
-
-    Each variable is listed once. The order is the same in every call.
-    """
-    return _owned_by(model).variables
-
-
-def owned_metrics(model: keras.Model) -> list[keras.Metric]:
-    """Returns all metrics of a model, including those inside its layers and in other metrics."""
-    return [part for part in _parts(model) if isinstance(part, keras.Metric)]
-
-
-def owned_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Returns all optimizers of a model, including those that its layers hold.
-
-    If an optimizer wraps others, as a LossScaleOptimizer does, the wrapped optimizers are included.
-    """
-    return _owned_by(model).optimizers
-
-
-def _owned_by(model: keras.Model) -> _Owned:
-    """Searches the attributes of a model once for all its variables and optimizers."""
-    variables: dict[int, keras.Variable] = {}
-    optimizers: dict[int, keras.optimizers.Optimizer] = {}
-
-    def add(found: Any) -> None:
-        for variable in found:
-            variables.setdefault(id(variable), variable)
-
-    def add_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-        optimizers.setdefault(id(optimizer), optimizer)
-        inner = getattr(optimizer, "inner_optimizer", None)
-        for part in [inner] if inner is not None else getattr(optimizer, "optimizers", []):
-            add_optimizer(part)
-
-    add(model.variables)
-    add(variable for metric in model.metrics for variable in metric.variables)
-    for part in _parts(model):
-        add([part] if isinstance(part, keras.Variable) else part.variables)
-        if isinstance(part, keras.optimizers.Optimizer):
-            add_optimizer(part)
-    return _Owned(list(variables.values()), list(optimizers.values()))
-
-
-_PARTS = (keras.optimizers.Optimizer, keras.Metric, keras.Variable)
-_LONG = 100
-"""A container of more values, such as a vocabulary, is first looked at by fast code."""
-
-
 def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
     """Makes an optimizer belong to a strategy, just before the optimizer is built.
 
@@ -578,35 +520,6 @@ def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strate
     for part in [inner, *chosen]:
         if part is not None:
             adopt(part, variables, tf_strategy)
-
-
-def _parts(model: keras.Model) -> list[Any]:
-    """Returns the optimizers, metrics and variables in the attributes of a model and of its layers.
-
-    Layers at any depth are searched, and so are lists, tuples and dicts in the attributes, and the
-    attributes of metrics. The search must be fast, since every `train_on_batch` calls it.
-    """
-    found: list[Any] = []
-    seen: set[int] = set()
-    for layer in all_layers(model):
-        _add_parts(list(vars(layer).values()), seen, found)
-    return found
-
-
-def _add_parts(values: Iterable[Any], seen: set[int], found: list[Any]) -> None:
-    for value in values:
-        if type(value) in VALUES or id(value) in seen:
-            continue
-        if isinstance(value, (list, tuple, dict)):
-            if len(value) and not (len(value) > _LONG and holds_only_values(value)):
-                seen.add(id(value))
-                _add_parts(list(value.values() if isinstance(value, dict) else value), seen, found)
-        elif isinstance(value, _PARTS):
-            seen.add(id(value))
-            found.append(value)
-            # Until compiled metrics are built, the user's metrics can be found only as attributes.
-            if isinstance(value, keras.Metric):
-                _add_parts(list(vars(value).values()), seen, found)
 
 
 def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:
@@ -641,7 +554,7 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _rekeyed(owned: _Owned, tf_strategy: tf.distribute.Strategy) -> Iterator[None]:
+def _rekeyed(owned: Owned, tf_strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Context in which a model's `tf.Variable`s are replaced; its end updates the optimizers.
 
     A built optimizer finds the slots of a variable, such as a momentum, by the identity of the

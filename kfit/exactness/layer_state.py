@@ -31,7 +31,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.contexts import is_on_devices
-from kfit.distribute.placement import owned_optimizers, owned_variables
+from kfit.distribute.owned import owned_optimizers, owned_variables
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.collectives import all_reduce_sum, is_first_with_examples
 from kfit.exactness.own_code import has_own_code, is_of_keras

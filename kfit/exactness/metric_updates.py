@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from kfit.distribute.placement import owned_metrics
+from kfit.distribute.owned import owned_metrics
 from kfit.exactness.batch_kinds import Addend, addends_of, kinds_of
 from kfit.exactness.collectives import is_first_with_examples
 from kfit.exactness.origins import captured

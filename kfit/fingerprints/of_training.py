@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from kfit.distribute.placement import owned_optimizers
+from kfit.distribute.owned import owned_optimizers
 from kfit.fingerprints.pipelines import drawn_seed_of, of_data
 from kfit.fingerprints.plain import config_of, flat, numbers_of, plain, stable
 from kfit.internals.layers import all_layers

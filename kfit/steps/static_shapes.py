@@ -30,7 +30,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.contexts import replica_index
-from kfit.distribute.placement import owned_variables
+from kfit.distribute.owned import owned_variables
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.layer_state import LayerState

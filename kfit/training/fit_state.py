@@ -24,7 +24,7 @@ from kfit.checkpoint.snapshot import Snapshot, split
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.checkpoint.training_schema import check_training
 from kfit.cluster.printable import printable
-from kfit.distribute.placement import owned_optimizers
+from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Phase

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 import keras
 
 from kfit.checkpoint.late_variables import may_make_variables
-from kfit.distribute.placement import Placement, owned_variables
+from kfit.distribute.owned import owned_variables
+from kfit.distribute.placement import Placement
 from kfit.distribute.same_model import require_same_settings
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides

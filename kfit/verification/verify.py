@@ -24,7 +24,7 @@ from kfit.argument_checks import is_integer
 from kfit.distribute.devices import first_devices, split_cpu
 from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.one_device import OneDevice
-from kfit.distribute.placement import owned_optimizers
+from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.inputs import as_batches
 from kfit.verification.beginning import Beginning

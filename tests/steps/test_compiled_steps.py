@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
-from kfit.distribute.placement import owned_optimizers
+from kfit.distribute.owned import owned_optimizers
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
