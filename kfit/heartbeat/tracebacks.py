@@ -251,6 +251,8 @@ def _shorten(error: BaseException) -> None:
     for each in errors:
         if _repeats(each, each.__cause__):
             each.__cause__, each.__suppress_context__ = None, True  # it is the context, still
+        elif all(earlier.__traceback__ is None for earlier in chain(each.__context__)):
+            each.__suppress_context__ = True  # Keras has tried another way after these
 
 
 def _repeats(error: BaseException, cause: BaseException | None) -> bool:

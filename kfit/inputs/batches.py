@@ -137,6 +137,11 @@ class Batches(abc.ABC):
     turn: int = 0
 
     @property
+    def error(self) -> Exception | None:
+        """The error that the user's Python code has raised when it made a batch; None if none."""
+        return None
+
+    @property
     def examples_per_step(self) -> int | None:
         """The usual number of examples in a global batch, to show the speed; None if unknown."""
         return self.batch_size

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import tensorflow as tf
+
 from kfit.inputs.batches import Batches, Segment
 
 Take = Callable[[Segment, int], tuple[int, Any]]
@@ -67,12 +69,21 @@ class Cursor:
         Returns:
             The number of steps taken in total, and a list of the results of `take`, without those
             of calls that took no step.
+
+        Raises:
+            Exception: The error of the user's Python code that makes the batches, if it has raised
+                one.
         """
         taken, results = 0, []
         while taken < steps and self._segment is not None:
             wanted = steps - taken if self._left is None else min(steps - taken, self._left)
             self.batches.turn += 1
-            done, result = take(self._segment, wanted)
+            try:
+                done, result = take(self._segment, wanted)
+            except tf.errors.OpError:
+                if self.batches.error is not None:
+                    raise self.batches.error from None  # TensorFlow's has the text of its traceback
+                raise
             self.batches.turn += 1
             if done:
                 results.append(result)

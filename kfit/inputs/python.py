@@ -217,6 +217,11 @@ class PythonBatches(Batches):
         """
         return reached(self._source, self._foreign)
 
+    @property
+    def error(self) -> Exception | None:
+        """As in the base class: what the generator, PyDataset or loader has raised."""
+        return None if self._reader is None else self._reader.error
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the user's data source; {} if `keep_states` was not called."""
         reader = self._reader

@@ -56,6 +56,7 @@ class Reader:
             recorded.
         draws: Whether drawing a batch has changed a global random generator. Changes that a hook of
             a callback may have made meanwhile do not count.
+        error: The error that drawing a batch has raised; None if it has raised none.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Reader:
         self._lock = threading.RLock()
         self._stopped = False
         self.draws = False
+        self.error: Exception | None = None
         self.mark = None if own is None else Mark(Generators.now(), own(), 0)
 
     def __iter__(self) -> Iterator[Any]:
@@ -77,7 +79,13 @@ class Reader:
         with self._lock:
             if self._stopped:
                 raise StopIteration
-            return next(self._batches) if self._own is None else self._marked(self._own)
+            try:
+                return next(self._batches) if self._own is None else self._marked(self._own)
+            except StopIteration:
+                raise
+            except Exception as error:
+                self.error = error
+                raise
 
     def took(self, batches: int) -> None:
         """Moves `mark` on by `batches` batches, since training has taken these."""

@@ -269,7 +269,8 @@ def _same_number_of_rows(element: Any) -> list[tf.Operation]:
     if len(known) == len(rows):
         return []
     first, *others = (tf.cast(size, tf.int64) for size in rows)
-    return [tf.debugging.assert_equal(size, first, message=message) for size in others]
+    received = f"{message} Received:"
+    return [tf.debugging.Assert(tf.equal(first, each), [received, first, each]) for each in others]
 
 
 def _with_a_row(leaf: Tensor) -> Tensor:

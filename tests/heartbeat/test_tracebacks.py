@@ -129,6 +129,16 @@ def test_a_cause_that_says_nothing_more_is_not_shown(says: str, shown: bool) -> 
     assert isinstance(caught.value.__context__, ValueError)
 
 
+def test_errors_after_which_another_way_was_tried_are_not_shown() -> None:
+    """One-hot labels for a loss of class numbers: Keras builds metrics in several ways."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    with pytest.raises(ValueError, match="must have rank") as caught:
+        kfit.fit(model, np.ones((8, 2)), np.ones((8, 3)), strategy="one_device", verbose=0)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count("ValueError") == 1
+
+
 def test_an_error_without_kfit_is_shown_whole() -> None:
     names = raised(lambda: keras.tree.map_structure(lambda _: 1 / 0, [0]))
     assert "map_structure" in names
