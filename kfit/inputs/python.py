@@ -71,6 +71,7 @@ class PythonBatches(Batches):
             raise ValueError(NO_BATCH)
         self._source = source
         self._host_collectives = strategy.host_collectives
+        self._is_divided = strategy.num_replicas > 1
         self._again = again
         self._prepare = prepare
         self.length = length
@@ -386,7 +387,10 @@ class PythonBatches(Batches):
             batch = tuple(batch)
         if not isinstance(batch, tuple):
             batch = (batch,)
-        return keras.tree.map_structure(_as_tensor_like, self._prepare(batch))
+        batch = keras.tree.map_structure(_as_tensor_like, self._prepare(batch))
+        if self._is_divided:
+            _require_same_rows(batch)
+        return batch
 
 
 def _as_tensor_like(value: Any) -> Any:
@@ -397,6 +401,19 @@ def _as_tensor_like(value: Any) -> Any:
         indices = np.stack([coo.row, coo.col], 1).astype("int64")
         return tf.SparseTensor(indices, coo.data, coo.shape)
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def _require_same_rows(batch: tuple[Any, ...]) -> None:
+    """Raises an error if the parts of a batch, which replicas divide, differ in their rows.
+
+    A step on one device may take them: it gets the batch as it is.
+    """
+    shapes = [tuple(leaf.shape) for leaf in keras.tree.flatten(batch) if leaf is not None]
+    if len({shape[0] for shape in shapes if shape}) > 1:
+        raise ValueError(
+            "`x` must yield batches whose parts all hold the same number of examples. Received: "
+            f"shapes {', '.join(map(str, shapes))}"
+        )
 
 
 def _signature_of(*values: Any) -> Any:
