@@ -19,6 +19,7 @@ from kfit.heartbeat.clock import BUILDING
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import Batches, Cursor, Segment
 from kfit.inputs.python import PythonBatches
+from kfit.internals.models import loss_tracker
 from kfit.steps.build import naming_wrong_data
 from kfit.steps.execution import Pace, StepExecutor
 from kfit.steps.metrics import as_numbers
@@ -327,7 +328,7 @@ def _take_steps(
         logs: The logs before these steps, if steps of the epoch were taken before a restart or a
             rollback; otherwise they are ignored.
     """
-    start = cursor.step
+    start, tracker = cursor.step, loss_tracker(call.model)
     logs = logs if start else {}
     decision = decide(call, hooks, pace, start)
     goes_on = not (decision.stop and start == pace.first_step_of_execution(start) > 0)
@@ -357,6 +358,13 @@ def _take_steps(
             # As in Keras, hooks get the index after a fixed number of steps, even if the execution
             # took fewer.
             hooks.end(first + (pace.fixed or done) - 1, logs)
+        if loss_tracker(call.model) is not tracker:
+            raise ValueError(
+                "`compile` was called among the steps of an epoch or an evaluation, such as in "
+                f"`on_{hooks.mode}_batch_end`. The graphs of these steps are made already, so this "
+                "fails with Keras' own `fit` as well. Call it in `on_epoch_end`, or between two "
+                "`fit`s."
+            )
         decision = decide(call, hooks, pace, cursor.step)
         goes_on = not (decision.stop and ends)
         if call.points is not None:

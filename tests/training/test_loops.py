@@ -708,3 +708,20 @@ def test_the_history_is_made_of_numbers(tiny: Any, fitting: Any) -> None:
     history = fitting().history.history
     assert {type(value) for values in history.values() for value in values} == {float}
     assert all(math.isfinite(value) for values in history.values() for value in values)
+
+
+@pytest.mark.parametrize("mode", ["train", "test"])
+def test_compile_in_a_batch_hook_is_refused(tiny: Any, mode: str) -> None:
+    """Keras' own `fit` fails there, too: "'NoneType' object is not callable"."""
+
+    def compiles(batch: int, logs: Any = None) -> None:
+        model.compile("sgd", model.loss, metrics=["accuracy"])
+
+    model, (x, y) = tiny.model(), tiny.data(32)
+    hook = keras.callbacks.Callback()
+    setattr(hook, f"on_{mode}_batch_end", compiles)
+    with pytest.raises(ValueError, match=f"among the steps.*on_{mode}_batch_end"):
+        if mode == "train":
+            kfit.fit(model, x, y, 8, strategy="one_device", callbacks=[hook], verbose=0)
+        else:
+            kfit.evaluate(model, x, y, 8, strategy="one_device", callbacks=[hook], verbose=0)
