@@ -204,15 +204,17 @@ def differences(
             in its first step.
 
     Returns:
-        A line for each difference; none if the variables match.
+        A line for each difference in the first part that differs; none if the variables match.
     """
-    lines = []
+    lines: list[str] = []
     for part in ("model", "optimizer", "metrics"):
         if part not in parts:
             continue
         own = [(e.name, _form_of(e.variable)) for e in entries(model) if e.part == part]
         other = [(e["name"], _form(e)) for e in kept if e["part"] == part]
         lines += [f"{part}: {line}" for line in _compare(own, other, may_lack)]
+        if lines:
+            break  # what an optimizer holds follows from the model
     return lines
 
 

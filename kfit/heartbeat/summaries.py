@@ -58,6 +58,7 @@ def summary_of(error: BaseException) -> str:
     lines[0] = _AROUND_ANOTHER.sub("", lines[0])
     # For a SyntaxError, Python first prints the file and the line.
     at = next((i for i, line in enumerate(lines) if name in line.partition(":")[0]), 0)
+    lines[at] = lines[at].removeprefix(f"{type(error).__module__}.")
     return _without_place(_with_its_list(lines[at:]))
 
 

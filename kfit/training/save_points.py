@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.errors import is_consequence
+from kfit.heartbeat.summaries import summary_of
 from kfit.training.callback import Reason, TrainingCallback
 from kfit.training.fit_state import FitState
 from kfit.training.noted_failure import NotedFailure
@@ -336,14 +337,15 @@ class SavePoints:
         Args:
             error: The error of this task; None if this task has not failed.
         """
-        text = "" if error is None else f"{type(error).__name__}: {error}"
+        text = "" if error is None else summary_of(error)
         own = text.encode()[:_LONGEST].ljust(_LONGEST, b"\0")
         rows = self._fit.strategy.host_collectives.all_gather(list(own)).astype("uint8")
         lines = []
         for index, row in enumerate(rows):
             if text := row.tobytes().rstrip(b"\0").decode(errors="replace"):
                 shown = "".join(char if char.isprintable() else " " for char in text)
-                lines.append(f"Worker {index} failed: {shown}.")
+                end = "" if shown.endswith(".") else "."
+                lines.append(f"Worker {index} failed: {shown}{end}")
         return " ".join(lines)
 
     def _check_same(self) -> None:

@@ -720,8 +720,6 @@ def test_compile_in_a_batch_hook_is_refused(tiny: Any, mode: str) -> None:
     model, (x, y) = tiny.model(), tiny.data(32)
     hook = keras.callbacks.Callback()
     setattr(hook, f"on_{mode}_batch_end", compiles)
+    call = {"train": kfit.fit, "test": kfit.evaluate}[mode]
     with pytest.raises(ValueError, match=f"among the steps.*on_{mode}_batch_end"):
-        if mode == "train":
-            kfit.fit(model, x, y, 8, strategy="one_device", callbacks=[hook], verbose=0)
-        else:
-            kfit.evaluate(model, x, y, 8, strategy="one_device", callbacks=[hook], verbose=0)
+        call(model, x, y, 8, strategy="one_device", callbacks=[hook], verbose=0)
