@@ -366,6 +366,7 @@ class Placement:
                 pair.place(self._strategy)
             for variable in fresh:
                 if id(variable) not in self._pairs:
+                    _require_addable(variable, self._strategy)
                     plain = tf_variable(variable)
                     if self._strategy.has_copies:
                         copies.give(plain)
@@ -520,6 +521,17 @@ def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strate
     for part in [inner, *chosen]:
         if part is not None:
             adopt(part, variables, tf_strategy)
+
+
+def _require_addable(variable: keras.Variable, strategy: Strategy) -> None:
+    """Raises an error if a variable's value is the sum over replicas, but its dtype is bool."""
+    if variable.dtype == "bool" and variable.aggregation == "sum" and strategy.num_replicas > 1:
+        raise ValueError(
+            f"The variable {variable.path!r} has the dtype 'bool', but the values of the replicas "
+            "are added, as of each variable of a metric. Make it a number, such as "
+            "`self.add_variable((), initializer='zeros', dtype='int32')`, add to it, and compare "
+            "it with 0 in `result`."
+        )
 
 
 def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:

@@ -126,3 +126,26 @@ def test_what_cannot_be_given_away_is_refused_by_name(tiny: Any) -> None:
     made_in_scope.compile(keras.optimizers.SGD(0.2), loss)
     made_in_scope.fit(x, y, callbacks=[Calls(call)], **FIXED)
     assert ["another thread" in text for text in told] == [True]
+
+
+def test_a_bool_of_a_metric_cannot_be_added_up(tiny: Any) -> None:
+    class Seen(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="seen")
+            self.any = self.add_variable((), initializer="zeros", dtype="bool", name="any")
+
+        def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            self.any.assign(keras.ops.logical_or(self.any, keras.ops.any(y_pred > 0)))
+
+        def result(self) -> Any:
+            return keras.ops.cast(self.any, "float32")
+
+        def reset_state(self) -> None:
+            self.any.assign(False)
+
+    x, y = tiny.data(16)
+    model = tiny.model(metrics=[Seen()])
+    kfit.Trainer(model, "one_device").fit(x, y, **FIXED)
+    with pytest.raises(ValueError, match="'seen/any' has the dtype 'bool', but the values of"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(x, y, **FIXED)
+    assert kfit.Trainer(model, "one_device").fit(x, y, **FIXED).history["seen"]
