@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import kfit
 from kfit.commands.verify import COULD_NOT_RUN, SETTINGS
+from kfit.heartbeat.tracebacks import of_user
 
 _MOST = 64
 """The most batches that are read from a generator."""
@@ -89,7 +90,7 @@ def _verified(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[in
         )
     except Exception as error:
         if not isinstance(error, (ValueError, NotImplementedError)):
-            traceback.print_exc()
+            traceback.print_exception(error.with_traceback(of_user(error, error.__traceback__)))
         return COULD_NOT_RUN, f"{type(error).__name__}: {error}"
     return int(not found.is_equal), found
 
