@@ -25,6 +25,7 @@ _OF_EACH_RAGGED_ROW = {
     *("RaggedGather", "RaggedTensorToTensor", "RaggedTensorToVariant", "SparseToDense"),
     *("SegmentMax", "SegmentMean", "SegmentMin", "SegmentProd", "SegmentSum", "SegmentSumV2"),
     *("SparseSegmentMean", "SparseSegmentSum", "SparseTensorDenseMatMul", "UnsortedSegmentMax"),
+    *("CTCLoss", "CTCLossV2"),
     *("UnsortedSegmentMin", "UnsortedSegmentProd", "UnsortedSegmentSum"),
 }
 """Operations that make rows of examples of the values of a ragged or sparse batch."""

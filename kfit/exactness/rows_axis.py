@@ -21,7 +21,7 @@ Tensor = Any
 
 LOOPS = {"While", "StatelessWhile"}
 BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
-_SHAPED = {"Fill": 0, "BroadcastTo": 1, "Tile": 1, "Reshape": 1}
+_SHAPED = {"Fill": 0, "Empty": 0, "BroadcastTo": 1, "Tile": 1, "Reshape": 1}
 """Operations whose result has a given shape, and the index of the input with the shape."""
 
 _known: WeakKeyDictionary[Any, dict[tuple[str, int], int | None]] = WeakKeyDictionary()
@@ -144,8 +144,8 @@ def _axis_by_sizes(op: tf.Operation, open_axes: list[int]) -> int | None:
     if op.type == "Range":
         return None if is_number(op.inputs[1], rows_axis) is False else first
     sizes = are_numbers(op.inputs[_SHAPED[op.type]], rows_axis)
-    data = op.inputs[1 - _SHAPED[op.type]]
-    axis = rows_axis(data)
+    data = op.inputs[1 - _SHAPED[op.type]] if len(op.inputs) == 2 else None
+    axis = None if data is None else rows_axis(data)
     at = placed(op, 1 - _SHAPED[op.type], axis) if axis is not None else None
     if op.type != "Reshape" and at in open_axes:
         return at
@@ -159,9 +159,9 @@ def _axis_by_sizes(op: tf.Operation, open_axes: list[int]) -> int | None:
         if axis is None and _may_have_rows(data):
             return None
         return first if not axis else next(iter(open_axes), None)
-    before = data.shape.rank or 0
-    shift = op.outputs[0].shape.rank - before
-    opened = [each for each in open_axes if each < shift or data.shape[each - shift] is not None]
+    before = [] if data is None or data.shape.rank is None else data.shape.as_list()
+    shift = op.outputs[0].shape.rank - len(before)
+    opened = [each for each in open_axes if each < shift or before[each - shift] is not None]
     return next(iter(opened), None)
 
 

@@ -1,9 +1,12 @@
 """Sequences without alignment: the CTC loss of Keras, and that of a layer which adds it."""
 
+import warnings
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 STEPS, CLASSES = 8, 5
@@ -44,6 +47,32 @@ def adding_recognizer() -> keras.Model:
     model = keras.Model([x, y], AddsCtc()(y, scores))
     model.compile(keras.optimizers.SGD(0.05))
     return model
+
+
+def of_tensorflow(labels: Any, scores: Any) -> Any:
+    """TensorFlow's own, with the axis of time first, as most programs call it."""
+    rows = tf.shape(labels)[0]
+    letters, lengths = tf.cast(labels, tf.int32), tf.reduce_sum(tf.cast(labels > 0, tf.int32), 1)
+    by_time = tf.transpose(scores, [1, 0, 2])
+    return tf.nn.ctc_loss(letters, by_time, lengths, tf.fill([rows], STEPS), blank_index=0)
+
+
+def of_sparse_labels(labels: Any, scores: Any) -> Any:
+    rows, by_time = tf.shape(labels)[0], tf.transpose(scores, [1, 0, 2])
+    letters = tf.sparse.from_dense(tf.cast(labels, tf.int32))
+    return tf.nn.ctc_loss(letters, by_time, None, tf.fill([rows], STEPS), blank_index=0)
+
+
+@pytest.mark.parametrize("loss", [of_tensorflow, of_sparse_labels])
+def test_the_ctc_loss_of_tensorflow_is_exact_without_a_warning(as_in_keras: Any, loss: Any) -> None:
+    def make() -> keras.Model:
+        model = recognizer()
+        model.compile(keras.optimizers.SGD(0.05), loss)
+        return model
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="What a loss")
+        as_in_keras(make, frames(), labels(), replicas=[2])
 
 
 def test_the_ctc_loss_is_that_of_keras(as_in_keras: Any) -> None:
