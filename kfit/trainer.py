@@ -853,6 +853,8 @@ class Trainer:
         try:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
             batches = self._batches(x, y, sample_weight, batch_size, steps)
+            if batches.lacks_end:
+                raise ValueError("it never ends. Pass `validation_steps`.")
             # The check reads a batch. Python code, such as a generator, must not be asked for one
             # before the first validation.
             if not isinstance(batches, PythonBatches):

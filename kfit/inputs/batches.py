@@ -124,10 +124,12 @@ class Batches(abc.ABC):
             read the same batches, and each task takes its own rows of every batch.
         has_ended: Whether all batches were read, and none of them can be read again.
         in_memory: Whether reading a batch never waits for files or for code outside of kfit.
+        lacks_end: Whether the data is known never to end, and the number of steps was not given.
     """
 
     has_parts = False
     in_memory = False
+    lacks_end = False
     has_ended = False
     steps: int | None = None
     length: int | None = None

@@ -104,6 +104,7 @@ class DatasetBatches(Batches):
             _agree_on_end(self._endless, strategy)
         self.steps = steps_per_epoch or self.length
         self._is_counted = self.length is not None
+        self.lacks_end = self._endless and self.steps is None
         self.has_parts = self._per_replica
 
     @property
@@ -131,7 +132,7 @@ class DatasetBatches(Batches):
         Raises:
             ValueError: If the data never ends, and `steps_per_epoch` was not given.
         """
-        if self.steps is None and self._endless:
+        if self.lacks_end:
             raise ValueError(
                 "`steps_per_epoch` (or `steps`) must be given: `x` is a data set that never ends."
             )

@@ -149,6 +149,7 @@ class PythonBatches(Batches):
                 yield from self.segments(epoch)
             elif step == 0 and self._again and self.length is not None:
                 raise ValueError(NO_BATCH)
+            self.has_ended = not self._again
             return
         count = None if steps is None else steps - step
         stream = tf.data.Dataset.from_generator(

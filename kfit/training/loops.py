@@ -129,12 +129,7 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
                 state.settle()
             break
         epoch = progress.epoch
-        if batches.has_ended:
-            warn_user(
-                f"`x` has ended, and cannot be read again: training stops after epoch {epoch} of "
-                f"{state.epochs}. Pass data that can be read again, such as a tf.data.Dataset or a "
-                "keras.utils.PyDataset, or a generator that does not end with `steps_per_epoch`."
-            )
+        if _has_ended(state, epoch):
             break
         model.reset_metrics()
         call.hook("on_epoch_begin", epoch)
@@ -148,6 +143,8 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
         moves = progress.step_in_epoch > 0 or state.goes_on_here
         with state.moving() if moves else _reading(call, batches):
             cursor = Cursor(batches, epoch, progress.step_in_epoch)
+        if not cursor.step and _has_ended(state, epoch):  # just where the last epoch has ended
+            break
         logs = _take_steps(call, execution, cursor, pace, hooks, state.logs)
         if state.interrupted:
             points.visit("stop")
@@ -175,6 +172,23 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
     if state.epochs > 0 and not state.interrupted:
         state.finalize()
     call.hook("on_train_end", state.logs or None)
+
+
+def _has_ended(state: FitState, epoch: int) -> bool:
+    """Returns whether the data has ended and cannot be read again, and warns if it has.
+
+    Args:
+        state: The state of the `fit`.
+        epoch: The number of the epoch for which no data is left.
+    """
+    if not state.batches.has_ended:
+        return False
+    warn_user(
+        f"`x` has ended, and cannot be read again: training stops after epoch {epoch} of "
+        f"{state.epochs}. Pass data that can be read again, such as a tf.data.Dataset or a "
+        "keras.utils.PyDataset, or a generator that does not end with `steps_per_epoch`."
+    )
+    return True
 
 
 def _make_variables(
@@ -214,7 +228,14 @@ def _evaluated_in_fit(call: Call, validation: Batches) -> Logs:
     is_plain = call.graphs.has_default("test_step")
     named = naming_wrong_data(call.model, "validation_data", lambda: spec)
     with named if is_plain else nullcontext():
-        return evaluate(call, validation)
+        logs = evaluate(call, validation)
+    if not logs:
+        warn_user(
+            "`validation_data` has ended, and cannot be read again, so that no epoch from now on "
+            "is validated. Pass data that can be read again, such as a tf.data.Dataset or a "
+            "keras.utils.PyDataset, or a generator that does not end with `validation_steps`."
+        )
+    return logs
 
 
 def evaluate(call: Call, batches: Batches) -> Logs:

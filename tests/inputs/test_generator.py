@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+import kfit
 from tests.inputs.numbered import batch, batches_of, generated, numbers, read, shows
 
 
@@ -48,3 +49,19 @@ def test_what_goes_wrong_in_a_generator_is_told(tiny: Any) -> None:
         trainer.fit(iter([batch(0), (*batch(1), np.ones(2))]), verbose=0)
     with pytest.raises(ValueError, match="at least one dimension"):
         trainer.fit(iter([(np.float32(1.0), np.float32(1.0))]), verbose=0)
+
+
+def test_a_generator_that_ends_with_an_epoch_stops_training_there(tiny: Any) -> None:
+    trainer = shows(tiny, 1)
+    with pytest.warns(UserWarning, match="has ended, and .* training stops after epoch 2 of 4"):
+        history = trainer.fit(generated(6), steps_per_epoch=3, epochs=4, verbose=0)
+    assert (history.epoch, len(history.history["number"])) == ([0, 1], 2)
+
+
+def test_validation_data_that_has_ended_is_told(tiny: Any) -> None:
+    x, y = tiny.data(16)
+    with pytest.warns(UserWarning, match="`validation_data` has ended, and cannot be read again"):
+        history = kfit.Trainer(tiny.model(), "one_device").fit(
+            x, y, epochs=2, validation_data=iter([(x, y)]), verbose=0
+        )
+    assert len(history.history["val_loss"]) == 1
