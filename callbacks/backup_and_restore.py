@@ -258,6 +258,11 @@ class BackupAndRestore(TrainingCallback):
         self._mark_saved()
         self._saved = None
 
+    def on_restored(self) -> None:
+        """Counts the next save from here: at places that come again, the state may be another."""
+        self._mark_saved()
+        self._saved = None
+
     def steps_until_due(self) -> int | None:
         """Returns the number of steps until the next save; None if `save_freq` is no integer."""
         if isinstance(self.save_freq, int):

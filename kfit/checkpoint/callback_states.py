@@ -323,7 +323,7 @@ class CallbackStates:
             rewind_rows(callback, state, epoch)
         elif isinstance(callback, keras.callbacks.TensorBoard):
             set_counted_batches(callback, state["train_batch"], state["test_batch"])
-            rewind_events(callback, self._event_files.get(id(callback), []), state)
+            rewind_events(callback, self._event_files.pop(id(callback), None), state)
         else:
             for attribute in _remembered(callback):
                 if attribute in state:

@@ -95,6 +95,8 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int | 
     os.ftruncate(file.fileno(), kept)
     file.seek(0, os.SEEK_END)
     callback.append_header = kept == 0
+    if callback.append_header:
+        callback.writer = None  # the next one writes the header
 
 
 def mark_events(callback: keras.callbacks.TensorBoard, mark: str | None = None) -> None:
@@ -123,11 +125,9 @@ def take_up_events(callback: keras.callbacks.TensorBoard, mark: str) -> list[str
     Returns:
         The paths of the event files with this mark.
     """
-    for writer in event_writers(callback).values():
-        writer.close()
+    _close_writers(callback)
     for path in _files_of(callback).paths():
         remove(path)
-    event_writers(callback).clear()
     mark_events(callback, mark)
     return _files_of(callback).paths()
 
@@ -150,16 +150,26 @@ def events_of(callback: keras.callbacks.TensorBoard) -> State:
     }
 
 
-def rewind_events(callback: keras.callbacks.TensorBoard, paths: list[str], state: State) -> None:
+def rewind_events(
+    callback: keras.callbacks.TensorBoard, paths: list[str] | None, state: State
+) -> None:
     """Removes the events after a snapshot: truncates event files, and deletes later event files.
 
     Args:
         callback: The callback.
         paths: The paths of the event files that the resumed training had written, from
-            `take_up_events`.
+            `take_up_events`. None if this training itself goes back: then it is all of its files.
         state: The state in the snapshot, which `events_of` returned. It has the size of each file.
     """
+    if paths is None:
+        _close_writers(callback)
     _files_of(callback).rewind(state["files"], paths)
+
+
+def _close_writers(callback: keras.callbacks.TensorBoard) -> None:
+    for writer in event_writers(callback).values():
+        writer.close()
+    event_writers(callback).clear()  # Keras makes new ones, with files of their own
 
 
 class _MarkedSummary:

@@ -36,9 +36,13 @@ class TrainingCallback(keras.callbacks.Callback):
 
     Attributes:
         training: The state of the `fit` that is running; None outside of the `fit` of kfit.
+        goes_back: Whether the callback may request a restore in `on_save_point`. It is called there
+            before the others. If it does so, these are not called, since they would save a state
+            that is about to be given up.
     """
 
     training: FitState = cast("FitState", None)  # in hooks of kfit it is always there
+    goes_back = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Leaves out kfit's frames of the errors of wrong arguments, in the callbacks of kfit."""
@@ -122,6 +126,9 @@ class TrainingCallback(keras.callbacks.Callback):
                 step is left to take. "step": `is_due` was True on any task. "epoch": after all
                 `on_epoch_end`. "stop": training stops after this call, to resume in a later run.
         """
+
+    def on_restored(self) -> None:
+        """Called on all tasks when a snapshot was restored, and before the next step."""
 
     def on_fit_end(self) -> None:
         """Called on all tasks after all other hooks of a training that has come to its end.

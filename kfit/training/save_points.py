@@ -55,7 +55,8 @@ class SavePoints:
         self._fit = fit
         self._heartbeat = heartbeat
         self._listeners = [c for c in fit.callbacks if isinstance(c, TrainingCallback)]
-        self._callbacks = [callback for callback in self._listeners if callback.takes_part]
+        together = [callback for callback in self._listeners if callback.takes_part]
+        self._callbacks = sorted(together, key=lambda callback: not callback.goes_back)
         self._failure = NotedFailure(heartbeat, fit.strategy)
         self._has_begun = False
 
@@ -260,9 +261,13 @@ class SavePoints:
                 for callback in chosen:
                     with self.noting_failure():
                         callback.on_due()
+            if reason == "stop" and self._fit.resuming is not None:
+                self._restore_now()  # otherwise a mixture of two states would be saved
             for callback in chosen:
                 with self.noting_failure():
                     callback.on_save_point(reason)
+                if self._fit.resuming is not None:
+                    break
             model = self._fit.model
             own = [bool(model.stop_training), self.has_failed]
             views = self._fit.strategy.host_collectives.all_gather(own)
@@ -282,11 +287,16 @@ class SavePoints:
         """
         fit = self._fit
         if fit.resuming is not None and (in_epoch or fit.is_between_epochs):
-            with fit.moving():
-                fit.apply_restore()
+            self._restore_now()
         if not self._has_begun and fit.resuming is None:
             self._has_begun = True
             self.visit("begin")
+
+    def _restore_now(self) -> None:
+        with self._fit.moving():
+            self._fit.apply_restore()
+        for callback in self._listeners:
+            callback.on_restored()
 
     @property
     def leaves_epoch(self) -> bool:

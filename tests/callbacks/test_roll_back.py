@@ -1,13 +1,18 @@
 """RollBack goes back to a good state and around the bad batch, or gives up."""
 
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kfit
-from kfit.callbacks import RollBack
+from kfit.callbacks import BackupAndRestore, RollBack
+from kfit.checkpoint import fits
 from tests.sweeps import sweep
 
 
@@ -144,3 +149,110 @@ def test_nothing_but_bad_batches_ends_with_an_error() -> None:
         kfit.Trainer(model, "one_device").fit(
             x, y, batch_size=4, epochs=2, verbose=0, callbacks=[RollBack(max_rollbacks=3)]
         )
+
+
+class CutError(Exception):
+    """Ends a training as a kill would."""
+
+
+class Fit:
+    """A training of 3 epochs of 10 batches, which goes wrong once at one step and is rolled back.
+
+    Attributes:
+        is_wrong: Whether it still will.
+    """
+
+    def __init__(self, tiny: Any, folder: Path, *, at: int, backup_first: bool, freq: Any) -> None:
+        self.tiny, self.folder, self.at = tiny, folder, at
+        self.backup_first, self.freq = backup_first, freq
+        self.is_wrong = True
+
+    def run(self, cut: int | None = None, signum: int | None = None) -> Any:
+        """Runs the program: all of it, or until the call of a hook after `cut` steps.
+
+        Args:
+            cut: After how many steps it ends by an error; None for never.
+            signum: A signal that this process gets when training goes wrong, or None.
+        """
+        fits.forget()
+        x, y = self.tiny.data(80)
+        model, taken = self.tiny.model(), [0]
+
+        def is_bad(logs: Any) -> bool:
+            is_bad = self.is_wrong and int(model.optimizer.iterations) == self.at
+            is_bad = is_bad and (self.freq != "epoch" or "val_loss" in logs)
+            if is_bad and signum is not None:
+                os.kill(os.getpid(), signum)
+            self.is_wrong = self.is_wrong and not is_bad
+            return is_bad
+
+        def count(batch: int, logs: Any = None) -> None:
+            taken[0] += 1
+            if taken[0] == cut:
+                raise CutError
+
+        both = [RollBack(is_bad, skip=False, save_freq=4), self.backup()]
+        callbacks = [*(reversed(both) if self.backup_first else both)]
+        callbacks += [
+            keras.callbacks.LambdaCallback(on_train_batch_end=count),
+            keras.callbacks.CSVLogger(self.folder / "log.csv"),
+            keras.callbacks.TensorBoard(self.folder / "tb"),
+        ]
+        history = kfit.fit(
+            model,
+            *(x, y),
+            batch_size=8,
+            epochs=3,
+            validation_data=(x, y) if self.freq == "epoch" else None,
+            callbacks=callbacks,
+            strategy="one_device",
+            verbose=0,
+        )
+        return [*model.get_weights(), *history.history["loss"], *self.rows(), *self.points()]
+
+    def backup(self) -> Any:
+        return BackupAndRestore(self.folder / "backup", save_freq=self.freq)
+
+    def rows(self) -> list[str]:
+        return (self.folder / "log.csv").read_text().splitlines()
+
+    def points(self) -> list[int]:
+        files = sorted((self.folder / "tb" / "train").glob("*.v2"))
+        events = (e for file in files for e in tf.compat.v1.train.summary_iterator(str(file)))
+        return sorted(e.step for e in events for v in e.summary.value if v.tag == "epoch_loss")
+
+
+def same(one: list[Any], two: list[Any]) -> bool:
+    return len(one) == len(two) and all(map(np.array_equal, one, two))
+
+
+@pytest.mark.filterwarnings("ignore:Training went wrong")
+@pytest.mark.parametrize("backup_first", [False, True])
+@pytest.mark.parametrize(("at", "freq", "cut"), [(10, 5, 12), (10, "epoch", 12), (30, "epoch", 31)])
+def test_a_state_that_is_given_up_is_not_saved(
+    tiny: Any, tmp_path: Path, at: int, freq: Any, cut: int, backup_first: bool
+) -> None:
+    """A kill just after a rollback resumes from no mixture of the two states, nor from the bad."""
+    results = []
+    for name, cuts in (("whole", []), ("cut", [cut])):
+        (tmp_path / name).mkdir()
+        fit = Fit(tiny, tmp_path / name, at=at, backup_first=backup_first, freq=freq)
+        for each in cuts:
+            with pytest.raises(CutError):
+                fit.run(each)
+        assert fit.is_wrong is (name == "whole")
+        results.append(fit.run())
+        assert fit.points() == [0, 1, 2]
+        assert fit.rows()[0].startswith("epoch,")
+    assert same(*results)
+
+
+@pytest.mark.filterwarnings("ignore:Training went wrong")
+def test_a_signal_at_the_step_of_a_rollback_saves_the_good_state(tiny: Any, tmp_path: Path) -> None:
+    fit = Fit(tiny, tmp_path, at=7, backup_first=False, freq=100)
+    with pytest.raises(SystemExit) as stopped:
+        fit.run(signum=signal.SIGTERM)
+    assert stopped.value.code == 143
+    resumed = fit.run()
+    (tmp_path / "whole").mkdir()
+    assert same(resumed, Fit(tiny, tmp_path / "whole", at=0, backup_first=True, freq=100).run())
