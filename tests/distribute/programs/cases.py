@@ -698,14 +698,28 @@ def saved_after_a_call_in_a_hook(task: Task) -> Result:
 
 @case
 def rolled_back(task: Task) -> Result:
-    """One batch in the middle of an epoch gives NaN: all go back, and around it."""
+    """One batch in the middle of an epoch gives NaN: all go back, and around it.
+
+    So does a callback with a state of its own, which all of them have.
+    """
+
+    class AddsNoise(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.draw = np.random.default_rng(3)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            kernel = self.model.layers[0].kernel
+            now = keras.ops.convert_to_numpy(kernel)
+            kernel.assign(now + self.draw.normal(0.0, 0.01, now.shape))
+
     x, y = data()
     x[45] = np.nan
     trainer = task.trainer()
     back = kfit.callbacks.RollBack(save_freq=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer.fit(x, y, shuffle=False, callbacks=[back], **FIXED)
+        trainer.fit(x, y, shuffle=False, callbacks=[AddsNoise(), back], **FIXED)
     return result(trainer, scores=[back.rollbacks, int(trainer.model.optimizer.iterations)])
 
 
