@@ -32,7 +32,13 @@ from kfit.training.fit_state import FitState
 from kfit.training.numbers_only import require_numbers
 from kfit.training.progress_bar import end_lines_of_bars
 from kfit.training.save_points import SavePoints
-from kfit.training.stop_signals import StopSignals, after_step, stop, tell_what_is_saved
+from kfit.training.stop_signals import (
+    StopSignals,
+    after_step,
+    stop,
+    stop_after_fit,
+    tell_what_is_saved,
+)
 
 Logs = dict[str, Any]
 
@@ -70,8 +76,8 @@ def fit(state: FitState, executor: Callable[[], StepExecutor]) -> None:
             hook may compile the model again.
 
     Raises:
-        KeyboardInterrupt: If SIGINT (Ctrl-C) has stopped training.
-        Preempted: If a different signal has stopped training.
+        KeyboardInterrupt: If SIGINT (Ctrl-C) has stopped training, or arrived as it ended.
+        Preempted: If a different signal has done so.
         PeerFailedError: If a callback has failed on another task. An error on this task is raised
             as it is.
     """
@@ -102,6 +108,8 @@ def fit(state: FitState, executor: Callable[[], StepExecutor]) -> None:
             # Otherwise the user's arrays, which the state refers to, would stay in memory until
             # Python's garbage collector finds the cycle.
             call.points = None
+    if signum := call.signals.received:  # too late for the loop
+        stop_after_fit(heartbeat, signum)
 
 
 def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecutor]) -> None:

@@ -152,6 +152,27 @@ def after_step(step: int, saved_in: str) -> str:
     return f"after step {step}; {what}"
 
 
+def stop_after_fit(heartbeat: Heartbeat, signum: int) -> None:
+    """Stops the program by a signal that has arrived after the last step, such as in a hook.
+
+    The `fit` has ended as it does without the signal. But what follows, such as another `fit`, must
+    not begin.
+
+    Args:
+        heartbeat: The object by which this task reports to its supervisor.
+        signum: The number of the signal.
+
+    Raises:
+        KeyboardInterrupt: For SIGINT.
+        Preempted: For any other signal.
+    """
+    text = "after the end of `fit`"
+    if not heartbeat.note_stop(text):
+        name = signal.Signals(signum).name
+        print(f"kfit: stopped by {name} {text}", file=sys.stderr, flush=True)
+    stop(signum)
+
+
 def stop(signum: int) -> None:
     """Raises the error by which a signal stops training.
 

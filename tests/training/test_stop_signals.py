@@ -147,3 +147,25 @@ class Ends(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if batch == 150:
             raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_after_the_last_step_stops_before_the_next_fit(
+    tiny: Any, signum: int, tmp_path: Path, capfd: Any
+) -> None:
+    fits.forget()
+    x, y = tiny.data(16)
+    ends = keras.callbacks.LambdaCallback(on_train_end=lambda logs: os.kill(os.getpid(), signum))
+    backup = kfit.callbacks.BackupAndRestore(tmp_path)
+    with pytest.raises((Preempted, KeyboardInterrupt)) as stopped:
+        kfit.fit(tiny.model(), x, y, callbacks=[ends, backup], strategy="one_device", verbose=0)
+    assert getattr(stopped.value, "code", None) == (143 if signum == signal.SIGTERM else None)
+    name = signal.Signals(signum).name
+    assert f"kfit: stopped by {name} after the end of `fit`" in capfd.readouterr().err
+    fits.forget()
+    steps: list[int] = []
+    counts = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda step, logs: steps.append(step)
+    )
+    kfit.fit(tiny.model(), x, y, callbacks=[counts, backup], strategy="one_device", verbose=0)
+    assert steps == []  # the first had ended, and was saved so
