@@ -86,6 +86,7 @@ class ArrayBatches(Batches):
         self._rows = self._rows_of_task(batch_size)
         self._stream: Any = None
         self._position = -1
+        self._reads_stream = False
         self._feeder: Feeder | None = None
         self._fed = 0
 
@@ -166,6 +167,11 @@ class ArrayBatches(Batches):
         self._seed = int(state["seed"])
         self._stream = None
 
+    def took(self, steps: int) -> None:
+        """Counts the batches that were taken from the stream, of which a segment may leave some."""
+        if self._reads_stream:
+            self._position += steps
+
     def close(self) -> None:
         """Releases the arrays and the iterator, since callbacks may still refer to this object."""
         self._stream = None
@@ -194,13 +200,14 @@ class ArrayBatches(Batches):
             template=self._template,
         )
         self._fed += steps
+        self._reads_stream = False
         if self._fed <= MOST and self._can_feed and steps * self._bytes <= LARGEST:
             return Segment(layout, steps, iterator=self._fed_with(position, steps))
         # Without shuffling all passes are equal, so the stream can go on although the pass differs.
         pass_index = self._full if not self._shuffle else np.iinfo(np.int64).max
         if self._stream is None or position % pass_index != self._position % pass_index:
             self._stream = iter(self._data_from(position))
-        self._position = position + steps
+        self._position, self._reads_stream = position, True
         return Segment(layout, steps, iterator=self._stream)
 
     @cached_property
@@ -256,6 +263,7 @@ class ArrayBatches(Batches):
             for column in self._columns
         )
         layout = BatchLayout(examples, offset=rows.start, template=self._template)
+        self._reads_stream = False
         return Segment(layout, 1, element=element)
 
     def _data_from(self, position: int) -> Any:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import keras
@@ -13,10 +13,11 @@ import scipy.sparse
 import tensorflow as tf
 
 import kfit
-from kfit.distribute import Strategy
-from kfit.inputs import Batches, arrays, as_batches, split_validation
+from kfit.distribute import OneDevice, Strategy
+from kfit.inputs import Batches, Cursor, arrays, as_batches, split_validation
 from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import rows_fed
+from tests.inputs.numbered import numbers
 from tests.sweeps import sweep
 
 
@@ -390,3 +391,24 @@ def test_lists_of_numbers_are_told_by_name(tiny: Any) -> None:
     }.items():
         with pytest.raises(ValueError, match=rf"`{name}` must be an array.*np\.array\({name}\)"):
             trainer.fit(*data[:2], sample_weight=data[2] if len(data) > 2 else None, verbose=0)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_that_were_not_taken_are_not_passed_over(shuffle: bool) -> None:
+    """Of a segment that is only traced with, or of an evaluation that a hook has ended."""
+    x = np.arange(100.0)[:, None]
+
+    def batches() -> Batches:
+        return as_batches(x, batch_size=2, shuffle=shuffle, seed=3, strategy=OneDevice())
+
+    def take(run: Any, steps: int) -> tuple[int, None]:
+        list(islice(run.iterator, steps))
+        return steps, None
+
+    expected = [numbers(read(batches(), epoch)) for epoch in range(2)]
+    traced = batches()
+    traced.empty_segment()
+    assert [numbers(read(traced, epoch)) for epoch in (1, 0)] == expected[::-1]
+    ended = batches()
+    Cursor(ended, 0).take(take, 3)
+    assert numbers(read(ended, 0)) == expected[0]
