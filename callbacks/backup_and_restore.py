@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import keras
 
-from kfit.argument_checks import check_positive, checked_save_freq, is_integer
+from kfit.argument_checks import check_directory, check_positive, checked_save_freq, is_integer
 from kfit.checkpoint import at_exit, marks
 from kfit.checkpoint.fits import (
     Label,
@@ -125,9 +125,7 @@ class BackupAndRestore(TrainingCallback):
         allow_changes: bool | Sequence[Section] = False,
     ) -> None:
         super().__init__()
-        self.backup_dir = os.fspath(backup_dir)
-        if not self.backup_dir:
-            raise ValueError("`backup_dir` must be the path of a directory. Received: ''")
+        self.backup_dir = check_directory("backup_dir", backup_dir)
         is_time = isinstance(save_freq, dt.timedelta) and save_freq.total_seconds() > 0
         others = ["a datetime.timedelta above 0"]
         self.save_freq: Any = (

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kfit.argument_checks import check_positive, checked_save_freq
+from kfit.argument_checks import check_no_url, check_positive, checked_save_freq
 from kfit.callbacks.monitor import Mode, Monitor
 from kfit.checkpoint.schema import count, each, is_a, number, optional, record
 from kfit.checkpoint.snapshot import Snapshot
@@ -75,6 +75,7 @@ class ModelCheckpoint(TrainingCallback):
     ) -> None:
         super().__init__()
         self.filepath = os.fspath(filepath)
+        check_no_url("filepath", self.filepath)
         endings = (".weights.h5",) if save_weights_only else (".keras", ".h5")
         if not self.filepath.endswith(endings) or (
             not save_weights_only and self.filepath.endswith(".weights.h5")

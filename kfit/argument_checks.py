@@ -1,11 +1,15 @@
-"""Checks of numbers that a user gives as arguments of a function or options of a command."""
+"""Checks of numbers and paths that a user gives as arguments or as options of a command."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 class CommandError(Exception):
@@ -31,6 +35,38 @@ def check_seconds(name: str, value: Any, *, above_zero: bool = False, others: st
     if not _is_number(value) or value < 0 or (above_zero and value == 0):
         least = "above 0" if above_zero else "from 0 up"
         raise ValueError(f"`{name}` is {value!r}; expected a number of seconds {least}{others}")
+
+
+def check_directory(name: str, path: str | os.PathLike[str]) -> str:
+    """Checks an argument that is a directory of kfit's own, and returns its path.
+
+    Raises:
+        ValueError: If it is empty, or no path of a file system (see `check_no_url`).
+    """
+    if not os.fspath(path):
+        raise ValueError(f"`{name}` must be the path of a directory. Received: ''")
+    check_no_url(name, path)
+    return os.fspath(path)
+
+
+def check_no_url(name: str, path: str | os.PathLike[str]) -> None:
+    """Checks that a path is one of a file system, and no URL such as "gs://bucket/model.keras".
+
+    kfit replaces files by renaming, syncs and locks them. A URL would become a local folder "gs:".
+
+    Args:
+        name: The name of the argument, for the error message.
+        path: The path.
+
+    Raises:
+        ValueError: If it is a URL.
+    """
+    if _URL.match(os.fspath(path)):
+        raise ValueError(
+            f"`{name}` must be a path of a file system, whose files kfit can rename and lock. "
+            f"Received: {os.fspath(path)!r}. Give a folder of a mounted disk, such as one by "
+            "gcsfuse or a persistent volume."
+        )
 
 
 def check_positive(**arguments: Any) -> None:

@@ -1,12 +1,21 @@
 """What counts as a number of seconds, and as how many."""
 
 import re
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
-from kfit.argument_checks import check_positive, check_seconds, checked_save_freq
+import kfit
+from kfit.argument_checks import (
+    check_directory,
+    check_no_url,
+    check_positive,
+    check_seconds,
+    checked_save_freq,
+)
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -42,3 +51,31 @@ def test_how_often_not_to_save(value: Any) -> None:
     wanted = '`save_freq` must be "epoch" or a number of steps of at least 1. Received: '
     with pytest.raises(ValueError, match=re.escape(wanted + repr(value))):
         checked_save_freq(value, "epoch")
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/backup", "s3://b", "file:///tmp/x", "HDFS://a/b"])
+def test_what_is_no_path_of_a_file_system(path: str) -> None:
+    for check in (check_directory, check_no_url):
+        with pytest.raises(ValueError, match="`backup_dir` must be a path of a file system"):
+            check("backup_dir", path)
+    assert check_directory("backup_dir", Path("a:b/c")) == "a:b/c"
+    with pytest.raises(ValueError, match="must be the path of a directory"):
+        check_directory("backup_dir", "")
+
+
+@pytest.mark.parametrize("name", ["BackupAndRestore", "ModelCheckpoint", "SaveModel", "Export"])
+def test_callbacks_refuse_urls_before_training(tiny: Any, name: str) -> None:
+    x, y = tiny.data(8)
+    taken: list[int] = []
+    counts = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda step, logs: taken.append(step)
+    )
+    with pytest.raises(ValueError, match="must be a path of a file system"):
+        kfit.fit(
+            tiny.model(),
+            *(x, y),
+            callbacks=[getattr(kfit.callbacks, name)("gs://bucket/model.keras"), counts],
+            strategy="one_device",
+            verbose=0,
+        )
+    assert not taken

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from kfit.argument_checks import check_positive, check_seconds
+from kfit.argument_checks import check_directory, check_positive, check_seconds
 from kfit.evaluation.exporters import Exporter
 from kfit.heartbeat.tracebacks import made_for_user
 
@@ -72,8 +72,7 @@ class TrainSpec:
     keep: int = 5
 
     def __post_init__(self) -> None:
-        if not os.fspath(self.model_dir):
-            raise ValueError("`model_dir` must be the path of a directory. Received: ''")
+        check_directory("model_dir", self.model_dir)
         _check_data(self.input_fn, self.x, self.y, self.sample_weight)
         if self.epochs is None and self.max_steps is None:
             raise ValueError(

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Collection
 from typing import Literal, TypeAlias
 
+from kfit.argument_checks import check_no_url
 from kfit.user_files.ownership import ForeignFileError
 
 Kind: TypeAlias = Literal["file", "directory"]
@@ -56,7 +57,9 @@ def check_replaceable(
 
     Raises:
         ForeignFileError: If the existing file or directory must not be replaced.
+        ValueError: If the path is a URL.
     """
+    check_no_url(argument, path)
     target = os.path.abspath(os.fspath(path))
     try:
         mode = os.lstat(target).st_mode
