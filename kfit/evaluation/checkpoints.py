@@ -7,6 +7,7 @@ files in which evaluations are recorded.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kfit.callbacks.backup_and_restore import BackupAndRestore
@@ -154,14 +155,31 @@ class Checkpoints(BackupAndRestore):
 class StopAtStep(TrainingCallback):
     """A callback that ends training after a given number of steps (`TrainSpec.max_steps`).
 
+    An epoch in which it has ended an earlier run counts as a whole one. So when training resumes,
+    the callback adds the epochs that are then missing.
+
     Args:
         step: The number of steps to train, including those of earlier runs.
+        adds_epochs: Whether only the steps end training, and not a number of epochs.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, *, adds_epochs: bool = True) -> None:
         super().__init__()
         self._step = step
+        self._adds_epochs = adds_epochs
         self._has_stopped = False
+
+    def on_restored(self) -> None:
+        """Adds the epochs that the steps need from here on."""
+        training = self.training
+        steps, in_pass = training.batches.steps, training.batches.length
+        if self._adds_epochs and steps:
+            # An epoch ends where the data ends, so the last epoch of a pass may be shorter.
+            in_epoch = in_pass / math.ceil(in_pass / steps) if in_pass else steps
+            left = self._step - self._at + training.progress.step_in_epoch
+            needed = training.progress.epoch + math.ceil(left / in_epoch)
+            training.epochs = max(training.epochs, needed)
+            self.params["epochs"] = training.epochs  # what the progress bar shows
 
     def steps_until_due(self) -> int | None:
         """Returns the number of steps until training ends, at least 1; it is never None.

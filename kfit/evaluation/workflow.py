@@ -123,7 +123,7 @@ def part_here(eval_spec: EvalSpec) -> Part:
 def _fit(trainer: Trainer, spec: TrainSpec, checkpoints: Checkpoints) -> keras.callbacks.History:
     callbacks = [*spec.callbacks, checkpoints]
     if spec.max_steps is not None:
-        callbacks.append(StopAtStep(spec.max_steps))
+        callbacks.append(StopAtStep(spec.max_steps, adds_epochs=spec.epochs is None))
     x, y, sample_weight = spec.data()
     return trainer.fit(
         x,

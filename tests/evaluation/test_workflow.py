@@ -324,6 +324,7 @@ def test_max_steps(job: Job) -> None:
     assert train(15) == [6, 12, 15]
     assert train(15) == [6, 12, 15]
     assert train(20) == [6, 12, 15, 20]  # another epoch begins at 15
+    assert train(33)[-2:] == [32, 33]  # epochs of 6, 6, 3, 5, 6, 6 and 1 steps
 
 
 def test_the_evaluator_task(
