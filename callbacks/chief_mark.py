@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import keras
 
+from kfit.checkpoint.callback_states import FOR_THE_CHIEF
 from kfit.heartbeat.tracebacks import for_user
 from kfit.training.callback import TrainingCallback
-from kfit.training.chief_only import MARK
 
 _Callback = TypeVar("_Callback", bound=keras.callbacks.Callback)
 
@@ -51,5 +51,5 @@ def chief_only(callback: _Callback) -> _Callback:
             "`callback` must not be a kfit.callbacks.TrainingCallback, which works together on all "
             f"tasks, and writes on the chief only. Received: {callback!r}"
         )
-    object.__setattr__(callback, MARK, True)
+    object.__setattr__(callback, FOR_THE_CHIEF, True)
     return callback

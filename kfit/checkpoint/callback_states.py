@@ -42,6 +42,9 @@ from kfit.internals.callbacks import set_counted_batches
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
 
+FOR_THE_CHIEF = "_is_for_the_chief_only"
+"""The attribute of callbacks that `kfit.callbacks.chief_only` sets."""
+
 _RESUMED_AT = "resumed_at"
 """The attribute that kfit adds to a History: how many epochs were done at each resume."""
 
@@ -404,7 +407,8 @@ def _named(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[_Named]:
     By this name the state in a snapshot is assigned to its callback. The name is that of the class,
     such as "keras.callbacks.CSVLogger". For classes that are neither Keras' nor kfit's it has no
     module, since that changes when a program is imported. Further callbacks of the class are named
-    "keras.callbacks.CSVLogger 2" and so on.
+    "keras.callbacks.CSVLogger 2" and so on. Those that `kfit.callbacks.chief_only` has marked are
+    numbered apart, since the other tasks lack them.
     """
     seen: dict[str, int] = {}
     for callback in callbacks:
@@ -413,5 +417,7 @@ def _named(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[_Named]:
             package = "keras"  # each of the two goes on where the other one was
         if package in ("keras", "kfit"):
             name = f"{package}.callbacks.{name}"
+        if getattr(callback, FOR_THE_CHIEF, False):
+            name = f"{name} for the chief only"
         seen[name] = seen.get(name, 0) + 1
         yield _Named(f"{name} {seen[name]}" if seen[name] > 1 else name, callback)

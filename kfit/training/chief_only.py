@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 
+from kfit.checkpoint.callback_states import FOR_THE_CHIEF
 from kfit.internals import patch_points as points
 from kfit.internals.callbacks import decide_to_save
 from kfit.internals.patching import patched
@@ -34,8 +35,6 @@ _PRINT = (
 )
 """Keras' callbacks that work on every task, and with `verbose` print on each of them."""
 _SAVES = ("save", "save_weights", "export")
-MARK = "_is_for_the_chief_only"
-"""The attribute of callbacks that `kfit.callbacks.chief_only` sets."""
 
 
 def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
@@ -60,7 +59,7 @@ def _is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
     packages = {cls.__module__.partition(".")[0] for cls in type(callback).__mro__}
     return (
         isinstance(callback, _ONLY_WRITE)
-        or getattr(callback, MARK, False)
+        or getattr(callback, FOR_THE_CHIEF, False)
         or not packages.isdisjoint(_TRACKERS)
     )
 

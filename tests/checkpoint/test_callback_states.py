@@ -8,6 +8,7 @@ import pytest
 
 import kfit
 from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint import callback_states
 from kfit.checkpoint.callback_states import CallbackStates
 
 
@@ -260,3 +261,15 @@ def test_what_callbacks_of_keras_remember_can_be_read_at_any_time(
     trainer = kfit.Trainer(model, "one_device")
     trainer.fit(*tiny.data(20), epochs=3, verbose=0, callbacks=[*callbacks, reading])
     assert reading.read >= 7
+
+
+def test_callbacks_of_the_chief_do_not_shift_the_names_of_the_others() -> None:
+    """The other tasks lack them, and get the states that the chief has saved."""
+    both = [keras.callbacks.LambdaCallback() for _ in range(2)]
+    kfit.callbacks.chief_only(both[0])
+    names = [name for name, _ in callback_states._named(both)]
+    assert names[1:] == [name for name, _ in callback_states._named(both[1:])]
+    assert names == [
+        "keras.callbacks.LambdaCallback for the chief only",
+        "keras.callbacks.LambdaCallback",
+    ]
