@@ -551,7 +551,8 @@ class BackupAndRestore(TrainingCallback):
         assert self._store is not None
         assert self._lock is not None
         step = snapshot.about["step"]
-        told, self._told_of_nan = self._told_of_nan, not is_finite(snapshot.state["variables"])
+        variables = snapshot.state["variables"]
+        told, self._told_of_nan = self._told_of_nan, not is_finite(self._training.model, variables)
         if self._told_of_nan:
             if not told:
                 warn_user(

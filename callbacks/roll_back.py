@@ -108,7 +108,8 @@ class RollBack(TrainingCallback):
         if reason == "stop":
             return
         now = self.training.snapshot()
-        if not self._is_bad() and (self._on != "nan" or is_finite(now.state["variables"])):
+        model, kept = self.training.model, now.state["variables"]
+        if not self._is_bad() and (self._on != "nan" or is_finite(model, kept)):
             self._good, self._skipped = now, 0
             if self._bad_at is not None and self._place > self._bad_at:
                 self._bad_at = None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import keras
@@ -265,23 +265,42 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
         generator.state.assign(kept["keras"])
 
 
-def is_finite(kept: Sequence[dict[str, Any]]) -> bool:
+def is_finite(model: keras.Model, kept: Sequence[dict[str, Any]]) -> bool:
     """Returns whether a snapshot's weights and optimizer variables have no NaN or infinity.
 
+    Weights that are not trained may be infinite, as a running minimum is at first, or a mask.
+
     Args:
+        model: The model of the snapshot.
         kept: The variables of the snapshot, as `take_variables` returned them.
     """
-    for entry in kept:
-        value = np.asarray(entry["value"]).ravel()
-        if entry["part"] in ("model", "optimizer") and value.dtype.kind not in "biu":
-            value = value if value.dtype.kind in "fc" else value.astype("float32")
-            # A finite sum shows in one fast pass that all values are finite. If it is not finite,
-            # it may have overflowed, so each value is checked.
-            with np.errstate(over="ignore", invalid="ignore"):
-                total = value.sum()
-            if not np.isfinite(total) and not np.isfinite(value).all():
-                return False
-    return True
+    bad = [index for index, entry in enumerate(kept) if _has_other(entry, np.isfinite)]
+    if not bad:
+        return True
+    listed = entries(model)
+    return len(listed) == len(kept) and all(
+        listed[index].part == "model"
+        and not getattr(listed[index].variable, "trainable", True)
+        and not _has_other(kept[index], _is_number)
+        for index in bad
+    )
+
+
+def _has_other(entry: dict[str, Any], is_good: Callable[[Any], Any]) -> bool:
+    """Returns whether a weight or a variable of an optimizer has values that are not good."""
+    value = np.asarray(entry["value"]).ravel()
+    if entry["part"] not in ("model", "optimizer") or value.dtype.kind in "biu":
+        return False
+    value = value if value.dtype.kind in "fc" else value.astype("float32")
+    # A finite sum shows in one fast pass that all values are finite. If it is not finite, it may
+    # have overflowed, so each value is checked.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = value.sum()
+    return not np.isfinite(total) and not is_good(value).all()
+
+
+def _is_number(value: Any) -> Any:
+    return ~np.isnan(value)
 
 
 def _ids(variables: Iterable[Any]) -> set[int]:

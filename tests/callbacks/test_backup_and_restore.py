@@ -593,6 +593,26 @@ def test_a_state_that_is_no_number_is_not_saved(alone: Any, training: Any, tmp_p
     ]
 
 
+def test_weights_that_are_not_trained_may_be_infinite(tiny: Any, tmp_path: Path) -> None:
+    class Least(keras.layers.Layer):
+        """Keeps the least value that it has seen, which is infinite at first, and a mask."""
+
+        def build(self, shape: Any) -> None:
+            for name in ("inf", "-inf"):
+                start = keras.initializers.Constant(float(name))
+                self.add_weight(shape=(2,), initializer=start, trainable=False)
+
+        def call(self, x: Any) -> Any:
+            return x
+
+    x, y = tiny.data(16)
+    model = keras.Sequential([keras.Input((4,)), Least(), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    backup = BackupAndRestore(tmp_path, save_freq=1, delete_checkpoint=False)
+    kfit.fit(model, x, y, 8, callbacks=[backup], strategy="one_device", verbose=0)
+    assert steps_in(tmp_path)[-1] == 2
+
+
 def test_after_the_end_there_is_nothing_left_to_train(alone: Any, tmp_path: Any) -> None:
     backup = BackupAndRestore(tmp_path / "backup", save_freq=100, delete_checkpoint=False)
     alone.run([backup])
