@@ -23,6 +23,7 @@ import json
 import os
 import socket
 import stat
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,6 +49,22 @@ _MOST_LOCKS = 1 << 62
 """The greatest lock count: the name of a snapshot begins with it, and cannot have any length."""
 _RUN, _GENERATION = "KFIT_RUN", "KFIT_GENERATION"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+"""The locks of this process."""
+
+
+def _release_in_child() -> None:
+    """Closes the lock files in a process that was just forked.
+
+    Otherwise a process of a pool that outlives its parent would hold the locks.
+    """
+    for lock in list(_held):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 class DirectoryInUseError(RuntimeError):
@@ -85,6 +102,7 @@ class DirectoryLock:
             "fits": (),
         }
         self._descriptor = -1
+        _held.add(self)
         self._is_written = False
         try:
             self._own["lock_count"] = self._take(directory) + 1

@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,3 +194,29 @@ def test_a_lock_remembers_the_run_that_ended(tmp_path: Any) -> None:
     lock.note_end(None)
     lock.release()
     assert DirectoryLock(str(tmp_path), {}).ended is None
+
+
+def test_a_forked_process_that_outlives_its_parent_holds_nothing(tmp_path: Path) -> None:
+    """A pool's, for example, when the program was killed."""
+    program = f"""
+import os, sys, time
+from kfit.checkpoint.lock import DirectoryLock
+lock = DirectoryLock({str(tmp_path)!r})
+child = os.fork()
+if child == 0:
+    os.write(1, b"child")
+    time.sleep(600)
+time.sleep(0.2)
+assert lock.is_held
+print(child, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=(tmp_path / "said").open("w"), check=False
+    )
+    said = (tmp_path / "said").read_text().removeprefix("child")
+    try:
+        assert done.returncode == -signal.SIGKILL
+        DirectoryLock(str(tmp_path)).release()
+    finally:
+        os.kill(int(said), signal.SIGKILL)
