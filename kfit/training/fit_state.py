@@ -559,11 +559,13 @@ def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:
 
 
 def _copied(value: Any) -> Any:
-    """Copies a tree of lists, dicts and arrays."""
+    """Copies a tree of lists, dicts, arrays and variables, of which it takes the present values."""
     if isinstance(value, dict):
         return {key: _copied(part) for key, part in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_copied(part) for part in value]
+    if isinstance(value, keras.Variable | tf.Variable):
+        return np.array(keras.ops.convert_to_numpy(value))
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

@@ -141,6 +141,11 @@ class Snapshots(RuleBasedStateMachine):
                 assert writer in self.replaced
             else:
                 self.contents[name] = self.content(name)
+        for name in now - self.contents.keys() if power_was_lost else ():
+            # A file that was swept away, while a replaced process wrote it, may be back as well.
+            with contextlib.suppress(DamagedSnapshotError):
+                Store("/", files=self.files).read(name)
+                self.contents[name] = self.content(name)
         for name in before - now:
             assert any(
                 each.kind == "clear" or self.may_delete(each, name) for each in processes

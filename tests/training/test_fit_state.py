@@ -3,8 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
+from kfit.training import fit_state
 from kfit.training.fit_state import FitState
 from kfit.training.progress import Progress
 
@@ -38,3 +42,13 @@ def test_a_stop_counts_when_the_snapshot_has_been_restored() -> None:
     assert state(epoch=1, stops=True).is_over
     assert state(epoch=2).is_over
     assert not state(epoch=1).is_over
+
+
+def test_a_state_with_variables_and_tuples_is_that_of_its_moment() -> None:
+    array, variables = np.ones(2), [tf.Variable([1.0]), keras.Variable([1.0])]
+    copied = fit_state._copied({"array": (array,), "variables": variables})
+    array += 1
+    for variable in variables:
+        variable.assign([2.0])
+    assert copied["array"][0].tolist() == [1.0, 1.0]
+    assert [each.tolist() for each in copied["variables"]] == [[1.0], [1.0]]
