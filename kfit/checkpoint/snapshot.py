@@ -116,6 +116,8 @@ def _require_shallow(depth: int) -> None:
 
 def _is_array(value: Any) -> bool:
     if not isinstance(value, (np.ndarray, np.generic)):
-        # A tensor, recognized by its attributes: this module does not import TensorFlow.
-        return hasattr(value, "__array__") and value.dtype.name != "string"
+        # A tensor or a variable of TensorFlow or Keras, recognized by its attributes: this module
+        # does not import them. The dtype of Keras' is a string.
+        kind = getattr(value, "dtype", "string")
+        return hasattr(value, "__array__") and getattr(kind, "name", kind) != "string"
     return value.dtype.kind not in "OSUMm"

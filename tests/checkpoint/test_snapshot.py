@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -34,6 +35,7 @@ def test_a_state_comes_back() -> None:
     assert back["a"]["deep"][0]["er"][0] is state["a"]["deep"][0]["er"][0]
     assert back["a"]["empty"] == {}
     assert back["tensor"] is state["tensor"]
+    assert len(split([keras.Variable([1.0]), tf.Variable([1.0])])[1]) == 2
 
 
 @pytest.mark.parametrize(
