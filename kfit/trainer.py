@@ -22,6 +22,7 @@ from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
+from kfit.distribute.dataset_sharding import in_order
 from kfit.distribute.factory import as_strategy, explain_choice, tell_choice
 from kfit.distribute.python_random import drawn_apart
 from kfit.distribute.scopes import check_scope
@@ -582,7 +583,7 @@ class Trainer:
         """
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
-        batches = self._batches(x, None, None, batch_size, steps)
+        batches = self._batches(in_order(x, self._strategy), None, None, batch_size, steps)
         warn_of_unused(batch_size, batches, kind_of(x))
         with self._ready.working(batches, "predict") as naming, naming():
             call = self._call(callbacks, verbose, batches, steps=batches.steps)

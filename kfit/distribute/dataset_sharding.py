@@ -61,6 +61,27 @@ def share(dataset: tf.data.Dataset, strategy: Strategy) -> tuple[Any, bool]:
     return strategy.distribute_dataset(dataset), True
 
 
+def in_order(data: Any, strategy: Strategy) -> Any:
+    """Returns data for a prediction, whose rows must keep their order on several workers.
+
+    Of a data set that TensorFlow would shard by file, each worker predicts whole files of its own,
+    so that the rows of one file come between those of another. With the policy AUTO such a data set
+    is read by every worker instead, as with the policy DATA. With FILE and OFF the user has asked
+    for parts.
+
+    Args:
+        data: What the user passed, which may be a data set.
+        strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
+    """
+    if not isinstance(data, tf.data.Dataset) or strategy.num_workers == 1:
+        return data
+    if data.options().experimental_distribute.auto_shard_policy != _Policy.AUTO:
+        return data
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = _Policy.DATA
+    return data.with_options(options)
+
+
 def _scopes(dataset: tf.data.Dataset) -> list[Sequence[NodeDef]]:
     """Returns the operations of a tf.data pipeline, such as those that shuffle or read files.
 

@@ -45,6 +45,7 @@ ON_TWO = [
     "policy_data",
     "policy_off",
     "policy_file",
+    "predicted_files",
     "dataset_function",
     "py_dataset",
     "generator",
