@@ -13,7 +13,6 @@ from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import is_finite
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.training.callback import Reason, TrainingCallback
-from kfit.training.share_snapshot import share_snapshot
 
 
 class RollBack(TrainingCallback):
@@ -189,8 +188,4 @@ class RollBack(TrainingCallback):
         self._judged = None
         if self._skip:
             self._bad_at = max(self._bad_at or self._place, self._place)
-        # Only the chief's copy has the states of callbacks.
-        own = self._good if self.training.is_chief else None
-        good = share_snapshot(own, self.training.strategy)
-        assert good is not None
-        self.training.request_restore(good, skip=self._skipped if skips else 0)
+        self.training.request_restore(self._good, skip=self._skipped if skips else 0)

@@ -35,6 +35,7 @@ from kfit.objects.values import decode
 from kfit.report import Account
 from kfit.training.call import Call
 from kfit.training.progress import Progress
+from kfit.training.share_snapshot import share_snapshot
 
 
 class Resuming(NamedTuple):
@@ -484,9 +485,13 @@ class FitState:
         if "callbacks" in parts:
             epoch = kept["progress"]["epoch"]
             is_over = kept["stop_training"] or epoch >= self.epochs
+            # If the tasks themselves have taken the snapshot, only the chief's has these states.
+            own = Snapshot({}, {"callbacks": kept["callbacks"]}) if self.is_chief else None
+            shared = share_snapshot(own, self.strategy)
+            assert shared is not None
             self.memory.load_state_dict(
                 self.callbacks,
-                kept["callbacks"],
+                shared.state["callbacks"],
                 epoch=None if is_over else epoch,
                 warn=self.is_chief,
             )
