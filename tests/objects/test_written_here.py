@@ -1,7 +1,10 @@
 """Which modules are of the program's own."""
 
 import sys
+import sysconfig
 import types
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 
@@ -25,3 +28,23 @@ def test_it_is_by_the_file_that_a_module_lies_in(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setitem(sys.modules, name, module)
     assert is_written_here("lies_here")
     assert not is_written_here("lies_there")
+
+
+@pytest.mark.parametrize("how", ["python -m", "command", "script"])
+def test_the_package_that_was_started_is_though_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """As in a container, whose image has installed the training program."""
+    main, package = types.ModuleType("__main__"), types.ModuleType("started_prog.cli")
+    package.__file__ = "/usr/lib/python3/site-packages/started_prog/cli.py"
+    monkeypatch.setitem(sys.modules, "started_prog.cli", package)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    main.__file__ = "/home/me/train.py"
+    if how == "python -m":
+        main.__spec__ = ModuleSpec("started_prog.cli", None)
+    elif how == "command":
+        main.__file__ = str(Path(sysconfig.get_path("scripts"), "started-prog"))
+        vars(main)["main"] = type("main", (), {"__module__": "started_prog.cli"})
+    is_written_here.cache_clear()
+    assert is_written_here("started_prog.cli") is (how != "script")
+    is_written_here.cache_clear()
