@@ -32,7 +32,7 @@ from kfit.exactness.traced_functions import functions_of_step
 from kfit.heartbeat.tracebacks import place_of, warned_at
 from kfit.inputs import BatchLayout
 from kfit.inputs.order import rows_fed, rows_of_replica
-from kfit.steps.fixed_sizes import naming_none
+from kfit.steps.fixed_sizes import has_fixed_size, naming_none
 from kfit.steps.replica_step import (
     ModelStep,
     compiled,
@@ -122,7 +122,7 @@ def make_step(
                 replica.own_metrics = own_metrics
                 data = unpacked(replica.origins.own(own), layout)
                 before = state.before()
-                with naming_none(element, strategy):
+                with naming_none(has_fixed_size(element), strategy):
                     outputs = take(model_step, data, replica, jit=model.jit_compile)
                 state.agree(replica, before)
                 if predicts:

@@ -18,6 +18,7 @@ from kfit.distribute.strategy import Strategy
 
 _NO_NUMBER = re.compile(r"NoneType|None values|got None|convert elements of [(\[][^)\]]*None")
 _TWO_SHAPES = re.compile(r"[Ss]hapes:? \[(\d+)[,\]].*? (?:vs\.?|and) \[(\d+)")
+_PRODUCT = re.compile(r"In\[0\]: \[(\d+),(\d+)\], In\[1\]: \[(\d+),(\d+)\]")
 _TWO_COUNTS = re.compile(r"tensor with (\d+) values, but the requested shape has (\d+)")
 _ONE_EXAMPLE = re.compile(r"slice index (\d+) of dimension 0 out of bounds")
 _FIX = (
@@ -27,11 +28,11 @@ _FIX = (
 
 
 @contextmanager
-def naming_none(element: Any, strategy: Strategy) -> Iterator[None]:
-    """Context in which a replica's step is traced without the size of its batch.
+def naming_none(is_fixed: bool, strategy: Strategy) -> Iterator[None]:
+    """Context in which a step is traced without the size of its batch.
 
     Args:
-        element: This task's part of the batch, as it comes from the data.
+        is_fixed: Whether all batches of the data have one size, which Keras' own step would see.
         strategy: kfit's wrapper of the `tf.distribute` strategy.
 
     Raises:
@@ -40,7 +41,7 @@ def naming_none(element: Any, strategy: Strategy) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if not _NO_NUMBER.search(str(error)) or not _has_fixed_size(element):
+        if not (is_fixed and _NO_NUMBER.search(str(error))):
             raise
         raise ValueError(
             f"The step of `model` fails on {strategy.num_replicas} replicas, perhaps because it "
@@ -49,7 +50,12 @@ def naming_none(element: Any, strategy: Strategy) -> Iterator[None]:
         ) from error
 
 
-def _has_fixed_size(element: Any) -> bool:
+def has_fixed_size(element: Any) -> bool:
+    """Returns whether the size of a batch is static.
+
+    Args:
+        element: A task's part of the batch, as it comes from the data.
+    """
     parts = tf.nest.flatten(element, expand_composites=False)
     return any(part.shape.rank and part.shape[0] is not None for part in parts)
 
@@ -106,6 +112,10 @@ def _mixed(text: str, whole: int, replicas: int) -> str:
     for found in _TWO_SHAPES.finditer(text):
         if any({int(found[1]), int(found[2])} == {whole, part} for part in parts):
             return found[0] + text[found.end() :].partition("\n")[0]
+    for found in _PRODUCT.finditer(text):
+        summed = [{int(found[a]), int(found[b])} for a in (1, 2) for b in (3, 4)]
+        if any({whole, part} in summed for part in parts):
+            return found[0]
     for found in _TWO_COUNTS.finditer(text):
         if any(int(found[1]) * whole == int(found[2]) * part for part in parts):
             return found[0]

@@ -30,7 +30,7 @@ from kfit.steps.build import (
     unbuilt_parts,
 )
 from kfit.steps.compiled_steps import Graphs
-from kfit.steps.fixed_sizes import naming_size
+from kfit.steps.fixed_sizes import naming_none, naming_size
 from kfit.steps.jit import resolved_jit
 from kfit.training.arguments import require_own_weights, require_targets
 from kfit.training.batches_only import require_batches
@@ -265,7 +265,8 @@ class ReadyModel:
             require_batches(self._model, batches.spec)
             builder = self._build_by_call(batches, step, training) if at_once else "tracing"
         if builder == "step":
-            build_by_step(self._model, batches.spec, step)
+            with naming_none(batches.examples_per_step is not None, self._strategy):
+                build_by_step(self._model, batches.spec, step)
             self._placement.place_again(owned_variables(self._model))
         return builder
 

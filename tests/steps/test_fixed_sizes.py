@@ -43,7 +43,27 @@ def test_a_static_size_that_replicas_do_not_have(tiny: Any) -> None:
         kfit.Trainer(model, tiny.strategy(2)).fit(batches(), verbose=0)
 
 
-@pytest.mark.parametrize("layer", [Noise, Reshaping])
+class EvaluatesByStaticSize(keras.Sequential):
+    def test_step(self, data: Any) -> dict[str, Any]:
+        return {"mean": tf.reduce_sum(self(data[0])) / tf.cast(data[0].shape[0], tf.float32)}
+
+
+def test_a_static_size_that_a_step_takes_which_builds_what_compile_has(tiny: Any) -> None:
+    model = EvaluatesByStaticSize([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    assert kfit.Trainer(model, "one_device").evaluate(batches(), verbose=0)
+    with pytest.raises(ValueError, match=r"2 replicas.*`x\.shape\[0\]`.*`tf\.shape\(x\)\[0\]`"):
+        kfit.Trainer(model, tiny.strategy(2)).evaluate(batches(), verbose=0)
+
+
+class Product(keras.layers.Layer):
+    """Of a matrix of the whole batch, as graph networks have, and the rows of a replica."""
+
+    def call(self, x: Any) -> Any:
+        return tf.matmul(tf.ones((20, 20)), x)
+
+
+@pytest.mark.parametrize("layer", [Noise, Reshaping, Product])
 def test_a_number_that_is_the_size_of_a_whole_batch(tiny: Any, layer: Any) -> None:
     model = keras.Sequential([keras.Input((4,)), layer(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
