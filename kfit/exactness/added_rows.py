@@ -101,11 +101,19 @@ def _by_operation(op: tf.Operation, origins: Origins) -> Added:
     axis = rows_axis(op.inputs[0]) if op.type in _PADDING else None
     if axis is None:
         return Added.NOTHING
-    paddings = tf.get_static_value(op.inputs[1])
+    paddings = _paddings(op.inputs[1])
     if paddings is not None and not paddings[axis].any():
         return Added.NOTHING
     is_zero = op.type == "Pad" or (op.type == "PadV2" and _are_zeros(op.inputs[2]))
     return Added.ZEROS if is_zero else Added.OTHERS
+
+
+def _paddings(tensor: Tensor) -> Any:
+    """Returns the numbers of elements before and after each axis; None if they are not static."""
+    found = tf.get_static_value(tensor)
+    if found is None and tensor.op.type == "Reshape":  # as of `tf.image.pad_to_bounding_box`
+        found = tf.get_static_value(tensor.op.inputs[0])
+    return None if found is None else found.reshape(-1, 2)
 
 
 def _by_concatenation(op: tf.Operation, origins: Origins) -> Added:

@@ -14,6 +14,8 @@ Tensor = Any
 CONTRACTIONS = {"MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"}
 LAYERS = {*CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
 """Operations of layers, at which the search for selected rows or for pairs of examples stops."""
+_ALIGNMENTS = {"CTCLoss", "CTCLossV2"}
+"""Operations that align the scores of each example, their first input, with sparse labels."""
 CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 
 
@@ -22,7 +24,8 @@ def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor
 
     The graph is followed backwards from the tensor. It is not followed beyond tensors that kfit has
     marked, such as the replica's examples and sums over all replicas. The result contains no marked
-    tensors.
+    tensors, and no labels from which a CTC loss is computed: a sparse tensor is made of them, by
+    operations that would put rows to other places if they were scores.
 
     Args:
         value: The tensor.
@@ -38,7 +41,8 @@ def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor
             continue
         found[id(tensor)] = tensor
         if tensor.op.type not in stop:
-            waiting += tensor.op.inputs
+            inputs = tensor.op.inputs
+            waiting += inputs[:1] if tensor.op.type in _ALIGNMENTS else inputs
     return list(found.values())
 
 

@@ -41,6 +41,9 @@ EXACT: dict[str, Function] = {
     "sum_padded": lambda y, p: tf.reduce_sum(tf.pad(squares(y, p), [[1, 2], [0, 0]])),
     "mean_with_as_many": lambda y, p: tf.reduce_mean(tf.concat([squares(y, p), p], 0)),
     "mean_padded_within": lambda y, p: tf.reduce_mean(tf.pad(squares(y, p), [[0, 0], [1, 0]])),
+    "mean_of_padded_images": lambda y, p: tf.reduce_mean(
+        tf.image.pad_to_bounding_box(tf.reshape(squares(y, p), [-1, 1, 1, 4]), 1, 0, 4, 4)
+    ),
     "mean_repeated": lambda y, p: tf.reduce_mean(tf.repeat(squares(y, p), 2, axis=0)),
     "sum_tiled": lambda y, p: tf.reduce_sum(tf.tile(squares(y, p), [2, 1])),
     "sum_scattered": lambda y, p: tf.reduce_mean(
