@@ -55,7 +55,12 @@ def of_unknown_size(batch: Tensor) -> Tensor:
     """
     if tf.executing_eagerly() or not isinstance(batch, tf.Tensor):
         return batch
-    return of_unknown_shape(batch, [None, *batch.shape[1:]])
+    return of_unknown_shape(batch, with_any_rows(batch.shape))
+
+
+def with_any_rows(shape: tf.TensorShape) -> tf.TensorShape:
+    """Returns a static shape without its number of rows; a shape of unknown rank stays as it is."""
+    return shape if shape.rank is None else tf.TensorShape([None, *shape[1:]])
 
 
 def is_scalar(value: Any) -> bool:

@@ -26,6 +26,7 @@ import keras
 import tensorflow as tf
 
 from kfit.checkpoint.schema import Check
+from kfit.internals.tf_data import NoneTensorSpec
 from kfit.objects import Generators
 
 NO_BATCH = "`x` yielded no batch: it must hold at least one."
@@ -504,15 +505,50 @@ class Template:
         return hash(self._key)
 
 
+@dataclass(frozen=True)
+class OfUnknownRank:
+    """Stands for a tensor of unknown rank in the spec of a batch, where no KerasTensor can.
+
+    It has the attributes of a `keras.KerasTensor` that kfit reads.
+
+    Attributes:
+        spec: The `tf.TypeSpec` of the tensor.
+    """
+
+    spec: Any
+    shape: None = None
+
+    @property
+    def dtype(self) -> str:
+        """The name of the tensor's dtype."""
+        return str(keras.backend.standardize_dtype(self.spec.dtype))
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the tensor is a `tf.SparseTensor`."""
+        return isinstance(self.spec, tf.SparseTensorSpec)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the tensor is a `tf.RaggedTensor`."""
+        return isinstance(self.spec, tf.RaggedTensorSpec)
+
+
+def is_missing(spec: Any) -> bool:
+    """Returns whether a `tf.TypeSpec` stands for a part that is None, such as missing weights.
+
+    In data sets that Keras makes, a missing part is an empty `tf.experimental.Optional`.
+    """
+    return isinstance(spec, (tf.OptionalSpec, NoneTensorSpec))
+
+
 def as_keras_tensor(spec: Any) -> Any:
     """Converts a `tf.TypeSpec` to a `keras.KerasTensor` whose batch dimension is None.
 
-    A part of a batch may be missing, such as `y` in a batch `(x, None, sample_weight)`. The spec of
-    a missing part is None or, in data sets that Keras makes, a `tf.OptionalSpec`. The result is
-    then None.
+    If the rank is not known, the result is an `OfUnknownRank`.
     """
-    if spec is None or isinstance(spec, tf.OptionalSpec):
-        return None
+    if spec.shape.rank is None:
+        return OfUnknownRank(spec)
     shape = (None, *spec.shape[1:])
     dtype = keras.backend.standardize_dtype(spec.dtype)
     return keras.KerasTensor(

@@ -24,8 +24,10 @@ from kfit.inputs.batches import (
     BatchLayout,
     Segment,
     Stream,
+    Template,
     as_keras_tensor,
     empty_pipeline,
+    is_missing,
     static_batch_size,
 )
 from kfit.inputs.late_shuffles import LateShuffles, draws_anew
@@ -64,10 +66,12 @@ class DatasetBatches(Batches):
         self._per_replica = False
         self._pipeline: tf.data.Dataset | None = None
         self._held: HeldState | None = None
+        self._template: Template | None = None
         self._strategy = strategy
         if isinstance(source, tf.data.Dataset):
             given = source
-            source = self._pipeline = _read_in_step(_with_class_weight(source, class_weight))
+            weighed = _with_class_weight(source, class_weight)
+            source = self._pipeline = _read_in_step(self._without_missing(weighed))
             cardinality = int(source.cardinality())
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
             self._spec = source.element_spec
@@ -95,9 +99,13 @@ class DatasetBatches(Batches):
                     "its own, and no epoch has an end."
                 )
             if callable(source):
-                source = strategy.distribute_datasets_from_function(_returning_a_data_set(source))
+                make = _returning_a_data_set(source)
+                source = strategy.distribute_datasets_from_function(
+                    lambda context: self._without_missing(make(context))
+                )
             self._data, self._per_replica = source, True
             self._spec = spec_of_replica(source.element_spec)
+            _require_all_parts(self._spec)
             cardinality = getattr(source, "cardinality", tf.data.UNKNOWN_CARDINALITY)
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
         if self._per_replica:
@@ -118,7 +126,8 @@ class DatasetBatches(Batches):
     @property
     def spec(self) -> Any:
         """The structure of a global batch, made of `keras.KerasTensor`s of shape `(None, ...)`."""
-        return tf.nest.map_structure(as_keras_tensor, self._spec)
+        spec = tf.nest.map_structure(as_keras_tensor, self._spec)
+        return spec if self._template is None else self._template.pack(spec)
 
     def segments(self, epoch: int, step: int = 0) -> Iterator[Segment]:
         """Yields the steps of an epoch, from `step` on, as one segment.
@@ -143,10 +152,8 @@ class DatasetBatches(Batches):
         is_over = (step == 0 and not self._continues) or (starts and self._stream.taken > 0)
         if self._iterator is None or is_over:
             self._begin()
-        examples = None if self._per_replica else self.batch_size
         remaining = None if steps is None else steps - step
-        layout = BatchLayout(examples, per_replica=self._per_replica, endless=self._endless)
-        yield Segment(layout, remaining, iterator=self._iterator)
+        yield Segment(self._layout, remaining, iterator=self._iterator)
 
     def on_epoch_end(self) -> None:
         """Drops an iterator that has come to its end, and creates a new one when Keras does.
@@ -308,9 +315,33 @@ class DatasetBatches(Batches):
         if self._per_replica:
             empty = nothing
             nothing = self._strategy.distribute_datasets_from_function(lambda context: empty)
-        examples = None if self._per_replica else self.batch_size
-        layout = BatchLayout(examples, per_replica=self._per_replica, endless=self._endless)
-        return Segment(layout, 0, iterator=iter(nothing))
+        return Segment(self._layout, 0, iterator=iter(nothing))
+
+    @property
+    def _layout(self) -> BatchLayout:
+        return BatchLayout(
+            None if self._per_replica else self.batch_size,
+            per_replica=self._per_replica,
+            template=self._template,
+            endless=self._endless,
+        )
+
+    def _without_missing(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns a data set of flat tuples, if parts of its elements are None, and notes where.
+
+        Loops in graphs, replicas and `tf.distribute` take no None.
+        """
+        spec = dataset.element_spec
+        if not any(map(is_missing, keras.tree.flatten(spec))):
+            return dataset
+        self._template = template = Template(keras.tree.map_structure(_none_if_missing, spec))
+
+        @tf.autograph.experimental.do_not_convert
+        def flatten(*parts: Any) -> tuple[Any, ...]:
+            batch = parts if type(spec) is tuple else parts[0]
+            return template.flatten(keras.tree.map_structure(_none_if_missing, batch))
+
+        return dataset.map(flatten)
 
     def _begin(self) -> None:
         if self._held is not None:
@@ -505,6 +536,21 @@ def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.
         return made
 
     return checked
+
+
+def _none_if_missing(part: Any) -> Any:
+    return None if is_missing(part) or isinstance(part, tf.experimental.Optional) else part
+
+
+def _require_all_parts(spec: Any) -> None:
+    """Raises an error if a part of a distributed data set is None, which graphs cannot read."""
+    if any(map(is_missing, tf.nest.flatten(spec))):
+        raise ValueError(
+            "`x`, a distributed data set, yields None, which a `tf.distribute` strategy cannot "
+            "give to its replicas. Leave the None out before the data set is distributed, such as "
+            "by `map(lambda x, y, sample_weight: (x, y))`, or pass the tf.data.Dataset itself. "
+            f"Received: {spec}"
+        )
 
 
 def _read_in_step(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -21,7 +21,7 @@ def current_graph() -> Any:
     return tf.compat.v1.get_default_graph()
 
 
-def of_unknown_shape(tensor: tf.Tensor, shape: list[int | None]) -> tf.Tensor:
+def of_unknown_shape(tensor: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     """Returns a tensor with the same values, but with a less specific static shape.
 
     The graph then cannot treat as constants those dimensions that are None in the new static shape.
@@ -31,6 +31,15 @@ def of_unknown_shape(tensor: tf.Tensor, shape: list[int | None]) -> tf.Tensor:
         shape: The static shape of the result, with None for each dimension that should be unknown.
     """
     return tf.compat.v1.placeholder_with_default(tensor, shape)
+
+
+def placeholder_of(spec: tf.TensorSpec) -> tf.Tensor:
+    """Returns a tensor without a value, in the graph that is being traced.
+
+    Args:
+        spec: The dtype of the tensor, and its shape, which may be unknown.
+    """
+    return tf.compat.v1.placeholder(spec.dtype, spec.shape)
 
 
 def is_within_branch(outer: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.internals.private import uses
+from kfit.internals.private import imported, uses
 
 _PARTS = "no public method lists the parts of a pipeline"
 _TOLD = "a part of a pipeline does not tell in public what it was made with"
@@ -103,6 +103,12 @@ def spec_of_first_replica(spec: Any) -> Any:
     Any other spec is returned unchanged.
     """
     return spec._value_specs[0] if hasattr(spec, "_value_specs") else spec
+
+
+NoneTensorSpec: Any = imported(
+    "tensorflow.python.framework.none_tensor.NoneTensorSpec",
+    because="the spec of a None in a data set's elements has no public name",
+)
 
 
 @uses("tf.data.Dataset.batch._batch_size", because=_TOLD)

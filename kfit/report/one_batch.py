@@ -42,4 +42,5 @@ def _zeros(spec: Any, size: int) -> tf.Tensor:
 
 def _is_fixed(leaf: Any) -> bool:
     is_dense = not getattr(leaf, "sparse", False) and not getattr(leaf, "ragged", False)
-    return is_dense and None not in leaf.shape[1:] and leaf.dtype != "string"
+    has_shape = leaf.shape is not None and None not in leaf.shape[1:]
+    return is_dense and has_shape and leaf.dtype != "string"

@@ -21,7 +21,9 @@ from kfit.exactness.own_code import overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat.summaries import summary_of
+from kfit.inputs.batches import OfUnknownRank
 from kfit.internals import patch_points as points
+from kfit.internals.graphs import placeholder_of
 from kfit.internals.layers import all_layers
 from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss, infer_output
 from kfit.internals.patching import patched
@@ -165,6 +167,8 @@ def _left_out(apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tensor_spec(part: Any) -> Any:
+    if isinstance(part, OfUnknownRank):
+        return part.spec
     if part.sparse:
         return tf.SparseTensorSpec(part.shape, part.dtype)
     if part.ragged:
@@ -186,7 +190,8 @@ def _infer(model: keras.Model, spec: Any, lacks: list[Any], step: str, training:
         training: As for `build`.
     """
     parts = keras.utils.unpack_x_y_sample_weight(spec)
-    infer = _called_with_zeros if model.run_eagerly else infer_output
+    is_open = any(isinstance(part, OfUnknownRank) for part in keras.tree.flatten(parts))
+    infer = _called_with_zeros if model.run_eagerly and not is_open else infer_output
     call = partial(_call, model, lacks, step)
     try:
         infer(call, *parts, training=False)
@@ -221,6 +226,7 @@ def _call(
         sample_weight: The weights of the examples; None if there are none.
         training: Whether the model is called for a training step.
     """
+    x, y, sample_weight = keras.tree.map_structure(_placeholder, (x, y, sample_weight))
     y_pred = model(x, training=training)
     own_step = overrides(model, step)
     if own_step and len(keras.tree.flatten(y)) != len(keras.tree.flatten(y_pred)):
@@ -234,6 +240,13 @@ def _call(
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     if compiled_loss(model) in lacks or may_build("compute_loss"):
         compute_loss(model)(x, y, y_pred, sample_weight, training=training)
+
+
+def _placeholder(part: Any) -> Any:
+    """Returns a tensor of the scratch graph for a part of unknown rank, and other parts as is."""
+    if not isinstance(part, OfUnknownRank):
+        return part
+    return tf.nest.map_structure(placeholder_of, part.spec, expand_composites=True)
 
 
 def _called_with_zeros(function: Callable[..., Any], *spec: Any, **options: Any) -> Any:

@@ -27,7 +27,7 @@ from kfit.exactness.replica_context import (
     Step,
     on_replica,
 )
-from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows
+from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows, with_any_rows
 from kfit.exactness.traced_functions import functions_of_step
 from kfit.heartbeat.tracebacks import place_of, warned_at
 from kfit.inputs import BatchLayout
@@ -287,7 +287,7 @@ def _with_a_row(leaf: Tensor) -> Tensor:
         return tf.zeros(tf.concat([[1], shape[1:]], 0), leaf.dtype)
 
     rows = tf.cond(shape[0] > 0, lambda: leaf, zeros)
-    return tf.ensure_shape(rows, [None, *leaf.shape[1:]])
+    return tf.ensure_shape(rows, with_any_rows(leaf.shape))
 
 
 def batch_size_of(element: Any) -> Tensor:

@@ -49,4 +49,6 @@ def test_a_number_can_be_hidden_from_a_graph() -> None:
 
     np.testing.assert_array_equal(graph(tf.constant(ROWS)), ROWS)
     assert seen[0].as_list() == [None, 3]
+    graph.get_concrete_function(tf.TensorSpec(None, "float32"))
+    assert seen[1].rank is None
     assert of_unknown_size(ROWS) is ROWS

@@ -200,3 +200,106 @@ def test_a_shuffled_data_set_has_another_order_in_each_epoch(tiny: Any) -> None:
         epochs.append(np.concatenate(list(run.iterator)))
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(30))
     assert not np.array_equal(*epochs)
+
+
+class OfItsLoss(keras.Model):
+    """A model that needs no targets, and takes a dict whose "b" may be None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = keras.layers.Dense(4)
+
+    def call(self, x: Any) -> Any:
+        out = self.out(x["a"] if x["b"] is None else x["a"] + x["b"])
+        self.add_loss(keras.ops.mean(keras.ops.square(out - x["a"])))
+        return out
+
+
+NONES: dict[str, Callable[..., Any]] = {
+    "weights": lambda x, y: ({"a": x, "b": x}, x, None),
+    "targets": lambda x, y: ({"a": x, "b": x}, None),
+    "input": lambda x, y: ({"a": x, "b": None}, x),
+    "optional": lambda x, y: ({"a": x, "b": x}, tf.experimental.Optional.empty(None)),
+}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("kind", sweep(NONES))
+def test_elements_with_none(tiny: Any, kind: str, replicas: int) -> None:
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = OfItsLoss()
+        model.compile(keras.optimizers.SGD(0.1), None if kind in ("targets", "optional") else "mse")
+        return model
+
+    ds = dataset(tiny, 45).map(NONES[kind])
+    given = {**options(ds), "validation_data": ds}
+    one, trainer = made(), kfit.Trainer(made(), tiny.strategy(replicas))
+    history = one.fit(**given).history
+    trainer.fit(**given)
+    assert_learned(tiny, (one, history), trainer)
+    assert trainer.evaluate(ds, verbose=0) == pytest.approx(one.evaluate(ds, verbose=0), rel=1e-5)
+    np.testing.assert_allclose(trainer.predict(ds), one.predict(ds, verbose=0), atol=1e-5)
+
+
+def test_a_function_may_make_a_data_set_with_none(tiny: Any, expected: Any) -> None:
+    trainer = kfit.Trainer(tiny.model(), tiny.strategy(2))
+    with_none = dataset(tiny, batch_size=10).map(lambda x, y: (x, y, None))
+    trainer.fit(**options(lambda context: with_none))
+    assert_learned(tiny, expected, trainer)
+    with pytest.raises(ValueError, match="`x`, a distributed data set, yields None"):
+        trainer.fit(**options(trainer.strategy.distribute_dataset(with_none)))
+
+
+class Shaping(keras.Model):
+    """Knows the shapes of its data, which the pipeline does not tell."""
+
+    def __init__(self, by_step: bool) -> None:
+        super().__init__()
+        self.out, self.by_step = keras.layers.Dense(1), by_step
+        if not by_step:
+            self.out.build((None, 4))
+            self.built = True
+
+    def call(self, x: Any) -> Any:
+        return self.out(x if self.by_step else tf.ensure_shape(x, (None, 4)))
+
+    def _shaped(self, data: Any) -> Any:
+        x, y = data
+        return tf.ensure_shape(x, (None, 4)), tf.ensure_shape(y, (None, 1))
+
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(self._shaped(data) if self.by_step else data)
+
+    def test_step(self, data: Any) -> Any:
+        return super().test_step(self._shaped(data) if self.by_step else data)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("unknown", sweep(["xy", "y", "x_of_call", "x", "x_eagerly"]))
+def test_components_of_unknown_rank(tiny: Any, unknown: str, replicas: int) -> None:
+    by_step = "_" not in unknown
+
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = Shaping(by_step)
+        optimizer = keras.optimizers.SGD(0.1)
+        model.compile(optimizer, "mse", metrics=["mae"], run_eagerly=unknown == "x_eagerly")
+        return model
+
+    def opened(x: tf.Tensor, y: tf.Tensor) -> Any:
+        y = y[:, None]
+        return (
+            _of_unknown_shape(x) if "x" in unknown else x,
+            _of_unknown_shape(y) if unknown in ("y", "xy") else y,
+        )
+
+    ds = dataset(tiny, 45).map(opened)
+    given = {**options(ds), "validation_data": ds}
+    one, trainer = made(), kfit.Trainer(made(), tiny.strategy(replicas))
+    history = one.fit(**given).history
+    trainer.fit(**given)
+    assert_learned(tiny, (one, history), trainer)
+    assert trainer.evaluate(ds, verbose=0) == pytest.approx(one.evaluate(ds, verbose=0), rel=1e-5)
+    if unknown == "x_of_call":
+        np.testing.assert_allclose(trainer.predict(ds), one.predict(ds, verbose=0), atol=1e-5)

@@ -332,6 +332,10 @@ def with_layer() -> tf.data.Dataset:
     return pipeline().batch(BATCH).map(lambda x, y: (noise(x, training=True), y)).prefetch(2)
 
 
+def with_none() -> tf.data.Dataset:
+    return with_layer().map(lambda x, y: (x, y, None))
+
+
 def with_unseeded_layer() -> tf.data.Dataset:
     noise = keras.layers.GaussianNoise(0.1, seed=next(OwnGenerator.made))
     return pipeline().batch(BATCH).map(lambda x, y: (noise(x, training=True), y))
@@ -378,6 +382,7 @@ KINDS = {
     "pipeline_with_layer": lambda: {"x": with_layer()},
     "pipeline_with_unseeded_layer": lambda: {"x": with_unseeded_layer()},
     "pipeline_with_layer_short_epochs": lambda: {"x": with_layer(), "steps_per_epoch": 3},
+    "pipeline_with_none": lambda: {"x": with_none(), "validation_data": with_none()},
     "endless_pipeline": lambda: {"x": with_layer().repeat(), "steps_per_epoch": 4},
     "pipeline_with_operation": lambda: {"x": with_operation()},
     "pipeline_of_python": lambda: {"x": of_python()},
@@ -421,7 +426,13 @@ KINDS = {
 }
 
 
-DAILY = ("both_short_epochs", "both_short_epochs_from_epoch_1", "pipeline_with_layer", "shrinks")
+DAILY = (
+    "both_short_epochs",
+    "both_short_epochs_from_epoch_1",
+    "pipeline_with_layer",
+    "pipeline_with_none",
+    "shrinks",
+)
 UNSEEDED = ("own_generator", "pipeline_with_unseeded_layer")
 """Those that draw other numbers in each process: what was cut off before its first save begins
 anew, with numbers of its own."""
