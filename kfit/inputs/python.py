@@ -427,10 +427,6 @@ def _signature_of(*values: Any) -> Any:
         ValueError: If a value is a scalar, or the values differ in their number of dimensions.
     """
     value = values[0]
-    if isinstance(value, tf.RaggedTensor):
-        return tf.RaggedTensorSpec(
-            [None] * value.shape.rank, value.dtype, value.ragged_rank, value.row_splits.dtype
-        )
     shapes = [tuple(value.shape) for value in values]
     if not shapes[0] or len({len(shape) for shape in shapes}) > 1:
         raise ValueError(
@@ -442,6 +438,10 @@ def _signature_of(*values: Any) -> Any:
     ]
     if isinstance(value, tf.SparseTensor):
         return tf.SparseTensorSpec([None, *inner], value.dtype)
+    if isinstance(value, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(
+            [None, *inner], value.dtype, value.ragged_rank, value.row_splits.dtype
+        )
     return tf.TensorSpec([None, *inner], tf.as_dtype(value.dtype))
 
 

@@ -87,6 +87,43 @@ def test_batches_may_differ_in_their_inner_lengths(tiny: Any) -> None:
     assert tiny.distance(one, many) < 1e-6
 
 
+def test_ragged_batches_keep_their_uniform_inner_dimensions(tiny: Any) -> None:
+    def ragged() -> Iterator[Any]:
+        for lengths in ([3, 1, 4], [2, 2, 1], [1, 5, 1]):
+            rows = np.arange(3.0 * sum(lengths), dtype="float32").reshape(-1, 3) / 30
+            yield tf.RaggedTensor.from_row_lengths(rows, lengths), np.ones((3, 1), "float32")
+
+    class Sums(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = keras.layers.Dense(1, use_bias=False)
+
+        def build(self, input_shape: Any) -> None:
+            assert tuple(input_shape) == (None, None, 3)
+            self.built = True
+
+        def call(self, x: Any) -> Any:
+            dense = x.to_tensor() if isinstance(x, tf.RaggedTensor) else x
+            return keras.ops.sum(self.out(dense), 1)
+
+    losses = []
+    for replicas in (1, 2):
+        keras.utils.set_random_seed(1)
+        model = Sums()
+        model.compile("sgd", "mse")
+        trainer = kfit.Trainer(model, tiny.strategy(replicas))
+        losses.append(trainer.fit(ragged(), verbose=0).history["loss"])
+    keras.utils.set_random_seed(1)
+    plain = Sums()
+    plain.compile("sgd", "mse")
+    expected = plain.fit(ragged(), verbose=0).history["loss"]
+    assert losses == [pytest.approx(expected, rel=1e-5)] * 2
+    deeper = tf.ragged.stack([tf.ones((2, 3)), tf.ones((1, 3))])
+    uniform = tf.RaggedTensor.from_uniform_row_length(tf.ragged.constant([[1], [2, 3]]), 1)
+    ((got, other),) = read(batches_of(iter([(deeper, uniform)])))
+    assert (got.to_list(), other.to_list()) == (deeper.to_list(), uniform.to_list())
+
+
 def test_arrays_of_a_batch_that_hold_other_examples_are_told(tiny: Any) -> None:
     x, y = tiny.data(8)
 
