@@ -30,6 +30,23 @@ def number_of_rows(batch: Tensor) -> Tensor:
     return tf.shape(batch, out_type=tf.int64)[0]
 
 
+def rows_of_element(element: Any) -> Tensor:
+    """Returns the number of rows (examples) in a batch: that of the first part that has rows.
+
+    A part of known rank is preferred, since one of unknown rank may be a scalar.
+
+    Args:
+        element: The batch, or a part of it: a tensor, or a structure of tensors such as `(x, y)`. A
+            step of the model's own may get scalars, too; scalars alone are one example.
+
+    Returns:
+        As `number_of_rows`.
+    """
+    parts = (part for part in tf.nest.flatten(element) if not is_scalar(part))
+    first = min(parts, key=lambda part: part.shape.rank is None, default=None)
+    return 1 if first is None else number_of_rows(first)
+
+
 def take_rows(batch: Tensor, start: Tensor, size: Tensor) -> Tensor:
     """Returns `size` rows of a batch, beginning with row `start`.
 

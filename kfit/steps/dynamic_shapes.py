@@ -27,7 +27,13 @@ from kfit.exactness.replica_context import (
     Step,
     on_replica,
 )
-from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows, with_any_rows
+from kfit.exactness.rows import (
+    number_of_rows,
+    of_unknown_size,
+    rows_of_element,
+    take_rows,
+    with_any_rows,
+)
 from kfit.exactness.traced_functions import functions_of_step
 from kfit.heartbeat.tracebacks import place_of, warned_at
 from kfit.inputs import BatchLayout
@@ -98,7 +104,7 @@ def make_step(
         def whole(element: Any) -> Any:
             with (
                 functions_of_step(),
-                losses_of_outputs_by_examples(model, lambda: batch_size_of(element)),
+                losses_of_outputs_by_examples(model, lambda: rows_of_element(element)),
             ):
                 return model_step(unpacked(element, layout))
 
@@ -162,7 +168,7 @@ def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Re
     if _sizes_differ(element, layout, replicas):
         return _part_of_each_size(element, index, replicas)
     if layout.per_replica:
-        own = batch_size_of(element)
+        own = rows_of_element(element)
         if isinstance(own, int) and layout.endless:
             replica = Replica(index, own, 1 / replicas, batch_size=own * replicas)
             replica.rows = replica.fed = slice(index * own, (index + 1) * own)
@@ -170,7 +176,7 @@ def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Re
         own = tf.cast(own, tf.int64)
         replica = Replica(index, own, _share(own, strategy.all_reduce_sum(own)))
         return replica, tf.nest.map_structure(_with_a_row, element)
-    examples = batch_size_of(element) if layout.examples is None else layout.examples
+    examples = rows_of_element(element) if layout.examples is None else layout.examples
     rows = rows_of_replica(examples, index, replicas)
     own = rows.stop - rows.start
     fed = rows_fed(examples, index, replicas)
@@ -202,7 +208,7 @@ def _sizes_differ(element: Any, layout: BatchLayout, replicas: int) -> bool:
     sizes = {leaf.shape[0] for leaf in leaves}
     if len(sizes) == 1 or any(size % replicas or size == replicas for size in sizes):
         return False
-    is_whole = layout.examples is None or layout.examples == batch_size_of(element)
+    is_whole = layout.examples is None or layout.examples == rows_of_element(element)
     return is_whole and not layout.per_replica and not layout.offset
 
 
@@ -217,7 +223,7 @@ def _part_of_each_size(element: Any, index: Tensor, replicas: int) -> tuple[Repl
     Returns:
         As `_own_part`. The examples that it counts are those of the first part.
     """
-    size = batch_size_of(element)
+    size = rows_of_element(element)
     own = size // replicas
     replica = Replica(index, own, 1 / replicas, batch_size=size)
     replica.rows = replica.fed = slice(index * own, (index + 1) * own)
@@ -288,17 +294,3 @@ def _with_a_row(leaf: Tensor) -> Tensor:
 
     rows = tf.cond(shape[0] > 0, lambda: leaf, zeros)
     return tf.ensure_shape(rows, with_any_rows(leaf.shape))
-
-
-def batch_size_of(element: Any) -> Tensor:
-    """Returns the number of examples (rows) in a batch, or in a part of a batch.
-
-    Args:
-        element: The batch or part: a tensor with a row for each example, or a structure of such
-            tensors, such as `(x, y)`. Only the first tensor is counted.
-
-    Returns:
-        An int if the static shape of a dense or sparse tensor shows the number; otherwise an int64
-        scalar tensor.
-    """
-    return number_of_rows(tf.nest.flatten(element, expand_composites=False)[0])

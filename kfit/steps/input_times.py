@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
-from kfit.exactness.rows import number_of_rows
+from kfit.exactness.rows import rows_of_element
 
 Tensor = Any
 
@@ -97,6 +97,6 @@ def rows_of(element: Any, strategy: Strategy) -> Tensor:
         element: A batch, or this task's part of one. Its tensors may be per-replica values.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
     """
-    leaves = [leaf for leaf in tf.nest.flatten(element) if leaf is not None]
-    parts = strategy.local_results(leaves[0])
-    return tf.add_n([tf.cast(number_of_rows(part), tf.int64) for part in parts])
+    locals_of_leaves = map(strategy.local_results, tf.nest.flatten(element))
+    parts = zip(*locals_of_leaves, strict=True)
+    return tf.add_n([tf.cast(rows_of_element(part), tf.int64) for part in parts])

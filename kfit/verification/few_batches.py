@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from kfit.checkpoint.state import belongings
+from kfit.exactness.rows import is_scalar
 from kfit.inputs import Batches, Cursor, Segment, has_arrays
 from kfit.inputs.own_state import OwnState
 from kfit.objects import Generators
@@ -54,7 +55,7 @@ def few_batches(batches: Batches, steps: int) -> list[Any]:
 
 def examples_of(batch: Any) -> int:
     """Returns the number of examples in a batch."""
-    leaf = next(leaf for leaf in keras.tree.flatten(batch) if leaf is not None)
+    leaf = next(leaf for leaf in keras.tree.flatten(batch) if not is_scalar(leaf))
     if isinstance(leaf, tf.RaggedTensor):
         return int(leaf.nrows())
     return int(leaf.shape[0])

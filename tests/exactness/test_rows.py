@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.rows import number_of_rows, of_unknown_size, take_rows
+from kfit.exactness.rows import number_of_rows, of_unknown_size, rows_of_element, take_rows
 
 ROWS = np.arange(1, 13, dtype="float32").reshape(4, 3)
 MAKE = {
@@ -52,3 +52,17 @@ def test_a_number_can_be_hidden_from_a_graph() -> None:
     graph.get_concrete_function(tf.TensorSpec(None, "float32"))
     assert seen[1].rank is None
     assert of_unknown_size(ROWS) is ROWS
+
+
+def test_scalars_have_no_rows() -> None:
+    number = tf.constant(0.5)
+    assert rows_of_element({"a": number, "x": tf.constant(ROWS), "y": tf.ones(3)}) == 4
+    assert rows_of_element((number, number)) == 1
+
+    @tf.function(autograph=False)
+    def graph(unknown: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
+        return tf.cast(rows_of_element((unknown, batch)), tf.int64)
+
+    unknown = tf.TensorSpec(None, "float32")
+    traced = graph.get_concrete_function(unknown, tf.TensorSpec([None, 3], "float32"))
+    assert int(traced(number, tf.constant(ROWS))) == 4

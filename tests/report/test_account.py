@@ -91,6 +91,35 @@ def test_slow_data_is_the_largest_part_and_is_counted(tiny: Any) -> None:
     assert trainer.report().examples == 32
 
 
+class TakesScalar(keras.Model):
+    """A model of two outputs, whose step gets a dict that begins with a scalar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return [self.out(x), 2.0 * self.out(x)]
+
+    def train_step(self, data: Any) -> Any:
+        return super().train_step((data["x"] * data["scale"], [data["y"], data["y"]]))
+
+
+def test_a_scalar_of_a_batch_has_no_examples(tiny: Any) -> None:
+    x, y = tiny.data(32)
+    data = tf.data.Dataset.from_tensor_slices((x, y[:, None])).batch(10)
+    data = data.map(lambda x, y: {"scale": tf.constant(0.5), "x": x, "y": y})
+    histories = []
+    for trains in ("keras", "kfit"):
+        keras.utils.set_random_seed(1)
+        model = TakesScalar()
+        model.compile("sgd", ["mse", "mae"])
+        trainer = model if trains == "keras" else kfit.Trainer(model, "one_device")
+        histories.append(trainer.fit(data, epochs=2, verbose=0).history["loss"])
+    assert histories[0] == pytest.approx(histories[1])
+    assert trainer.report().examples == 64
+
+
 def test_a_slow_hook_for_batches_is_named(tiny: Any) -> None:
     x, y = tiny.data(300)
     trainer = kfit.Trainer(tiny.model(), strategy="one_device")
