@@ -237,8 +237,6 @@ def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | Non
             raise ValueError("`class_weight` and `sample_weight` exclude each other.")
         if y is None:
             raise ValueError("`class_weight` needs `y`, the classes. Received: y=None")
-        if keras.tree.is_nested(y):
-            raise ValueError("`class_weight` is only supported for models with a single output.")
         return class_weights_of(y, class_weight)
     if sample_weight is None or not keras.tree.is_nested(y):
         return sample_weight

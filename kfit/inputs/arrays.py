@@ -596,8 +596,10 @@ def class_weights_of(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
         class_weight: The weight of each class, by the number of the class.
 
     Raises:
-        ValueError: If the labels are not numbers.
+        ValueError: If the labels are not numbers, or those of several outputs.
     """
+    if keras.tree.is_nested(y):
+        raise ValueError("`class_weight` is only supported for models with a single output.")
     labels = np.asarray(y)
     if labels.dtype.kind not in "biuf":
         raise ValueError(

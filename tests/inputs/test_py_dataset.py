@@ -174,3 +174,37 @@ def test_class_weights_exclude_weights_of_the_data(tiny: Any) -> None:
         kfit.Trainer(tiny.model(), "one_device").fit(
             Rows(x, y, np.ones(20)), class_weight={0: 1.0}, verbose=0
         )
+
+
+class OfItsLoss(keras.Sequential):
+    """A model that needs no targets."""
+
+    def call(self, x: Any, **kwargs: Any) -> Any:
+        out = super().call(x, **kwargs)
+        self.add_loss(keras.ops.mean(keras.ops.square(out)))
+        return out
+
+
+def test_class_weights_need_one_output_and_leave_inputs_alone(tiny: Any) -> None:
+    x, y = tiny.data(20)
+    weighted = {"class_weight": {0: 3.0}, "verbose": 0}
+
+    def made() -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = OfItsLoss([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile("sgd")
+        return model
+
+    one, many = made(), made()
+    one.fit(Rows(x), shuffle=False, **weighted)
+    with pytest.warns(UserWarning, match="`class_weight` has no effect"):
+        kfit.Trainer(many, tiny.strategy(2)).fit(Rows(x), shuffle=False, **weighted)
+    assert tiny.distance(one, many) < 1e-6
+
+    class Several(Rows):
+        def __getitem__(self, index: int) -> Any:
+            x, y = super().__getitem__(index)
+            return x, (y, y)
+
+    with pytest.raises(ValueError, match="only supported for models with a single output"):
+        kfit.Trainer(tiny.model(), "one_device").fit(Several(x, y), **weighted)
