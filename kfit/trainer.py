@@ -860,7 +860,7 @@ class Trainer:
             # before the first validation.
             if not isinstance(batches, PythonBatches):
                 self._ready.require_targets(batches, "test_step")
-                require_numbers(self._model, batches.spec)
+                require_numbers(self._model, batches.spec, "test_step")
         except ValueError as error:
             raise ValueError(f"`validation_data` is wrong: {error}") from error
         return batches

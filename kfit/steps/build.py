@@ -68,7 +68,7 @@ def build(
     """
     reach(Site.BUILDING)
     has_targets = keras.utils.unpack_x_y_sample_weight(spec)[1] is not None
-    lacks = unbuilt_parts(model) if has_targets else []
+    lacks = unbuilt_parts(model, step) if has_targets else []
     if type(model).call is keras.Model.call:  # only its own steps call its layers
         _require_built(model, tf_strategy)
     elif lacks or not is_built(model):
@@ -99,8 +99,17 @@ def build_optimizer(model: keras.Model, tf_strategy: Any) -> None:
         own.build(model.trainable_variables)
 
 
-def unbuilt_parts(model: keras.Model) -> list[Any]:
-    """Returns which of the losses and the metrics of `compile` are not built."""
+def unbuilt_parts(model: keras.Model, step: str) -> list[Any]:
+    """Returns which of the losses and the metrics of `compile` a step has to build.
+
+    A prediction builds none, since it ignores targets: they need not be those of the training.
+
+    Args:
+        model: The model.
+        step: The name of the step, such as "train_step".
+    """
+    if step == "predict_step":
+        return []
     parts = (compiled_metrics(model), compiled_loss(model))
     return [part for part in parts if part and not part.built]
 

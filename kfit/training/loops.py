@@ -229,7 +229,7 @@ def _evaluated_in_fit(call: Call, validation: Batches) -> Logs:
     with _reading(call, validation):
         spec = validation.spec
     try:
-        require_numbers(call.model, spec)
+        require_numbers(call.model, spec, "test_step")
     except ValueError as error:
         raise ValueError(f"`validation_data` is wrong: {error}") from error
     # A step of the model's own may call its layers with something else than the data.

@@ -20,24 +20,26 @@ _REFUSED = "dtype='string' is not a valid dtype"
 STEPS = ("train_step", "test_step", "predict_step")
 
 
-def require_numbers(model: keras.Model, spec: Any) -> None:
+def require_numbers(model: keras.Model, spec: Any, step: str) -> None:
     """Checks that a batch has no strings where the model and its loss need numbers.
 
-    What the model's own code makes of a batch is not known. So nothing is checked if the model
-    overrides a step. The inputs are checked only of a model whose `keras.Input`s say their dtypes,
-    and the targets only if one loss was given for all outputs.
+    A prediction ignores all but the inputs, such as names that belong to the examples. What the
+    model's own code makes of a batch is not known. So nothing is checked if the model overrides a
+    step. The inputs are checked only of a model whose `keras.Input`s say their dtypes, and the
+    targets only if one loss was given for all outputs.
 
     Args:
         model: The model.
         spec: The structure of a batch, `(x, y, sample_weight)` or its first parts, made of
             `keras.KerasTensor`s.
+        step: The name of the step that gets the batch, such as "train_step".
 
     Raises:
         ValueError: If there are such strings.
     """
     if not any(_holds_strings(leaf) for leaf in keras.tree.flatten(spec)):
         return
-    if any(overrides(model, step) for step in STEPS):
+    if any(overrides(model, each) for each in STEPS):
         return
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(spec)
     for name, declared, leaf in inputs_of(model, x):
@@ -49,6 +51,8 @@ def require_numbers(model: keras.Model, spec: Any) -> None:
                 "keras.layers.TextVectorization or StringLookup, in the data, or in the model "
                 "behind a `keras.Input(..., dtype='string')`."
             )
+    if step == "predict_step":
+        return
     loss = given_to_compile(model).loss
     if not overrides(model, "compute_loss") and (isinstance(loss, str) or callable(loss)):
         for leaf in filter(_holds_strings, keras.tree.flatten(y)):

@@ -182,7 +182,7 @@ class ReadyModel:
             with self._strategy.scope():
                 build_optimizer(self._model, self._strategy.tf_strategy)
         with self._naming_data(batches, step):
-            require_numbers(self._model, batches.spec)
+            require_numbers(self._model, batches.spec, step)
         if with_optimizer:
             require_own_weights(self._model, self._strategy)
         self._placement.take_scalars_as_numbers()
@@ -311,7 +311,7 @@ class ReadyModel:
         Args:
             step: The name of the step.
         """
-        left = unbuilt_parts(self._model)
+        left = unbuilt_parts(self._model, step)
         if not self._model.run_eagerly:  # an eager step builds layers on all replicas by itself
             left += unbuilt_layers(self._model)
         if not left or self._strategy.num_replicas == 1 or not overrides(self._model, step):

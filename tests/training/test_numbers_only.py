@@ -124,4 +124,15 @@ def test_what_the_models_own_code_does_with_words_is_not_known(tiny: Any) -> Non
     model = tiny.model(cls=Own)
     kfit.Trainer(model, tiny.strategy(1)).fit(WORDS, LABELS, verbose=0)
     spec = keras.KerasTensor((None, 4), "string"), keras.KerasTensor((None,), "int64")
-    require_numbers(model, spec)
+    require_numbers(model, spec, "train_step")
+
+
+def test_a_prediction_ignores_all_but_the_inputs(tiny: Any) -> None:
+    model = tiny.model()
+    expected = model.predict(NUMBERS, verbose=0)
+    trainer = kfit.Trainer(model, tiny.strategy(2))
+    ids = tf.data.Dataset.from_tensor_slices((NUMBERS, CLASSES)).batch(5)
+    both = tf.data.Dataset.from_tensor_slices((NUMBERS, LABELS, CLASSES)).batch(5)
+    for data in (ids, both, generator(NUMBERS, CLASSES)):
+        got = trainer.predict(data, verbose=0)
+        np.testing.assert_allclose(got[:8], expected, atol=1e-6)

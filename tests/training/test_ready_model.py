@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kfit
 from kfit.distribute.factory import as_strategy
@@ -116,3 +117,27 @@ def test_a_step_of_the_models_own_may_need_no_targets(strategy: Strategy) -> Non
     ready(compiled(OwnStep), strategy).require_targets(batches, "train_step")
     with pytest.raises(ValueError, match="`y`"):
         ready(compiled(), strategy).require_targets(batches, "train_step")
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_prediction_leaves_the_loss_and_the_metrics_to_the_training(
+    tiny: Any, replicas: int, is_own: bool
+) -> None:
+    """The targets of its data may be others, by which "accuracy" would be another metric."""
+
+    class OwnPrediction(keras.Sequential):
+        def predict_step(self, data: Any) -> Any:
+            x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+            return self(x, training=False)
+
+    kind = OwnPrediction if is_own else keras.Sequential
+    model = kind([keras.Input((3,)), keras.layers.Dense(4, activation="softmax")])
+    model.compile("sgd", "categorical_crossentropy", metrics=["accuracy"])
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    ids = tf.data.Dataset.from_tensor_slices((X, np.arange(8)[:, None])).batch(5)
+    trainer.predict(ids, verbose=0)
+    one_hot = np.eye(4, dtype="float32")[np.arange(8) % 4]
+    assert trainer.evaluate(X, one_hot, verbose=0)[1] == pytest.approx(
+        float(np.mean(np.argmax(model.predict(X, verbose=0), 1) == np.arange(8) % 4))
+    )
