@@ -57,6 +57,7 @@ def as_batches(
     shuffle: bool | str = False,
     seed: int = 0,
     class_weight: Mapping[int, float] | None = None,
+    keeps_floats: bool = False,
 ) -> Batches:
     """Turns the data that `fit`, `evaluate` or `predict` was given into global batches.
 
@@ -76,6 +77,7 @@ def as_batches(
             within batches only.
         seed: The seed from which the shuffled order is computed.
         class_weight: The weight of each class, as for `fit`.
+        keeps_floats: Whether floats in arrays keep their dtype; otherwise they get Keras' `floatx`.
 
     Raises:
         ValueError: If the kind of data is not known, or an argument can't be used with it.
@@ -90,6 +92,7 @@ def as_batches(
             shuffle=shuffle,  # type: ignore[arg-type]
             seed=seed,
             steps_per_epoch=steps,
+            keeps_floats=keeps_floats,
         )
     if callable(x):
         _check_function(x)

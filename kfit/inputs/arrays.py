@@ -48,6 +48,7 @@ class ArrayBatches(Batches):
         shuffle: Whether to shuffle each epoch; "batch" shuffles within batches only.
         seed: The seed from which the shuffled order is computed.
         steps_per_epoch: The number of steps in an epoch, or None for one reading of all the data.
+        keeps_floats: Whether floats keep their dtype; otherwise they get Keras' `floatx`.
 
     Raises:
         ValueError: If the arrays differ in length, hold no example or cannot be made into tensors.
@@ -62,11 +63,13 @@ class ArrayBatches(Batches):
         shuffle: Shuffle = False,
         seed: int = 0,
         steps_per_epoch: int | None = None,
+        keeps_floats: bool = False,
     ) -> None:
         self._examples = common_length(*data)
         in_place = strategy.reads_on_this_host
+        floats = None if keeps_floats else tf.as_dtype(keras.config.floatx())
         parts = zip(ARGUMENTS, data, strict=True)
-        structure = pack(*(_columns(*part, in_place) for part in parts))
+        structure = pack(*(_columns(*part, in_place, floats) for part in parts))
         self._given = Template(structure)
         # As in Keras, a model gets tuples where `fit` got lists. A step on one batch gets lists.
         self._template = Template(keras.tree.lists_to_tuples(structure))
@@ -468,13 +471,14 @@ def _is_scipy_sparse(value: Any) -> bool:
     return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocoo")
 
 
-def _columns(argument: str, part: Any, in_place: bool) -> Any:
+def _columns(argument: str, part: Any, in_place: bool, floats: tf.DType | None) -> Any:
     """Converts the arrays of one argument of `fit` to objects from which batches are gathered.
 
     Args:
         argument: The name of the argument, for error messages.
         part: Arrays in any structure.
         in_place: Whether large arrays may be read in place, so that they need not be copied.
+        floats: The dtype that floats are converted to; None if they keep their own.
 
     Returns:
         The same structure, with a `_Dense`, `_Ragged`, `_Sparse` or `StoredColumn` object for each
@@ -486,7 +490,7 @@ def _columns(argument: str, part: Any, in_place: bool) -> Any:
 
     def column(value: Any) -> Any:
         try:
-            return _column(value, in_place)
+            return _column(value, in_place, floats)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"`{argument}` cannot be made into a tensor: {error} Received: an array of dtype "
@@ -496,11 +500,13 @@ def _columns(argument: str, part: Any, in_place: bool) -> Any:
     return keras.tree.map_structure(column, part)
 
 
-def _column(value: Any, in_place: bool) -> Any:
+def _column(value: Any, in_place: bool, floats: tf.DType | None) -> Any:
     """Converts one array to an object from which batches are gathered; None stays None.
 
-    Floats are converted to Keras' `floatx`, as Keras' own `fit` does. If `in_place` is True, a
-    large array is not copied: its rows are read when a batch needs them.
+    Args:
+        value: The array.
+        in_place: Whether a large array is not copied: its rows are read when a batch needs them.
+        floats: As for `_columns`. Keras' own `fit` converts floats to `floatx`.
     """
     if value is None:
         return None
@@ -508,25 +514,25 @@ def _column(value: Any, in_place: bool) -> Any:
         by_rows = of_polars(value)
         value = by_rows if reads_in_place(by_rows) else value
     if in_place and is_stored(value) and reads_in_place(value):
-        return StoredColumn(value)
+        return StoredColumn(value, floats)
     if _is_scipy_sparse(value):
         coo = value.tocoo()
         value = tf.SparseTensor(
             np.stack([coo.row, coo.col], 1).astype("int64"), coo.data, coo.shape
         )
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
-        if value.dtype.is_floating:
-            value = tf.cast(value, keras.config.floatx())
+        if value.dtype.is_floating and floats is not None:
+            value = tf.cast(value, floats)
         return _Ragged(value) if isinstance(value, tf.RaggedTensor) else _Sparse(value)
     if not isinstance(value, tf.Tensor):
         if type(value).__module__.split(".")[0] == "pandas":
             value = _of_pandas(value)
         value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
         if in_place and reads_in_place(value):
-            return StoredColumn(value)
+            return StoredColumn(value, floats)
     dtype = tf.as_dtype(value.dtype)
-    if dtype.is_floating:
-        dtype = tf.as_dtype(keras.config.floatx())
+    if dtype.is_floating and floats is not None:
+        dtype = floats
     with tf.device("CPU:0"):
         return _Dense(tf.cast(tf.convert_to_tensor(value), dtype))
 

@@ -25,24 +25,25 @@ class StoredColumn:
 
     Args:
         array: A NumPy array, an array of h5py or zarr, or a `ReadByRows`.
+        floats: The dtype that floats are converted to; None if they keep their own.
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Any, floats: tf.DType | None) -> None:
         self._array: Any = array
         self._read_as = np.dtype(array.dtype).newbyteorder("=")
         self._shape = tuple(array.shape[1:])
         dtype = tf.as_dtype(self._read_as)
-        self._dtype = tf.as_dtype(keras.config.floatx()) if dtype.is_floating else dtype
+        self._dtype = floats if dtype.is_floating and floats is not None else dtype
         self.length = int(array.shape[0])
         self.tensors = tf.constant(0)  # none is needed, but a data set must have one
         self.spec = keras.KerasTensor((None, *self._shape), self._dtype.name)
 
     def all_rows(self) -> tf.Tensor:
-        """Returns a copy of all rows; floats are converted to Keras' `floatx`."""
+        """Returns a copy of all rows."""
         return self.gather(None, tf.range(self.length, dtype=tf.int64), self.length)
 
     def gather(self, _: Any, rows: tf.Tensor, count: int) -> tf.Tensor:
-        """Returns a batch; floats are converted to Keras' `floatx`.
+        """Returns a batch.
 
         Args:
             _: Not used. The classes of other kinds of arrays have the same method, and are passed

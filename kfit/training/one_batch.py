@@ -10,7 +10,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -56,7 +55,7 @@ class OneBatchMaker:
         """Makes one global batch. All tasks must pass the same data, and each task gets all rows.
 
         As in Keras, the batch is `(x, y, sample_weight)`, with None for what is missing, or `(x,)`
-        for a prediction.
+        for a prediction; and the arrays keep their dtypes, unlike those of `fit`.
 
         Args:
             data: `x`, `y` and `sample_weight`, which must be arrays in any structure, or None.
@@ -71,7 +70,9 @@ class OneBatchMaker:
             spec, layout = self._known[form]
             return OneBatch(spec, Segment(layout, 1, element=_element(data)))
         require_arrays(*data)
-        batches = as_batches(*data, strategy=_Alone(), steps=1, class_weight=class_weight)
+        batches = as_batches(
+            *data, strategy=_Alone(), steps=1, class_weight=class_weight, keeps_floats=True
+        )
         assert isinstance(batches, ArrayBatches)
         batch = OneBatch(batches.spec, batches.whole(trains=trains))
         if form is not None:
@@ -84,9 +85,6 @@ def _form(data: _Data, trains: bool) -> Hashable | None:
 
     That is so unless `data` is NumPy arrays of numbers, small ones, with equally many examples.
     """
-    floats = keras.config.floatx()
-    if floats == "bfloat16":  # NumPy does not know it by this name
-        return None
     arrays = [part for part in data if part is not None]
     if not all(map(_is_plain, arrays)):
         return None
@@ -94,7 +92,7 @@ def _form(data: _Data, trains: bool) -> Hashable | None:
     if len(examples) != 1 or examples == {0}:
         return None
     parts = [None if part is None else (part.shape[1:], part.dtype) for part in data]
-    return trains, floats, *parts
+    return trains, *parts
 
 
 def _is_plain(array: Any) -> bool:
@@ -108,14 +106,8 @@ def _is_plain(array: Any) -> bool:
 
 
 def _element(data: _Data) -> tuple[tf.Tensor, ...]:
-    """Returns the arrays as tensors, floats in Keras' `floatx`."""
-    arrays = [part for part in data if part is not None]
-    floats = keras.config.floatx()
     with tf.device("CPU:0"):
-        return tuple(
-            tf.convert_to_tensor(a.astype(floats, copy=False) if a.dtype.kind == "f" else a)
-            for a in arrays
-        )
+        return tuple(tf.convert_to_tensor(array) for array in data if array is not None)
 
 
 class _Alone(Strategy):

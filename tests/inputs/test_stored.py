@@ -228,7 +228,7 @@ def test_a_part_reads_as_an_array(arrays: Any) -> None:
 def test_a_column_of_another_floatx() -> None:
     keras.config.set_floatx("float64")
     try:
-        column = StoredColumn(np.ones((5, 2), "float32"))
+        column = StoredColumn(np.ones((5, 2), "float32"), tf.float64)
         assert column.spec.dtype == "float64"
         assert column.gather(None, np.array([1, 0]), 2).dtype == "float64"
     finally:

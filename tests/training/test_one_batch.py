@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 import tensorflow as tf
 
+import kfit
 from kfit.training.one_batch import OneBatch, OneBatchMaker
 
 X = np.arange(12, dtype="float64").reshape(6, 2)
@@ -89,11 +90,25 @@ def test_class_weights_are_computed_for_each_batch() -> None:
     assert values(batch)[2].tolist() == [3.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 
 
-def test_floats_have_the_floatx_of_the_moment() -> None:
+def test_floats_keep_their_dtype_as_in_keras() -> None:
     maker = OneBatchMaker()
-    assert values(maker.make((X, Y, None), trains=True))[0].dtype == "float32"
-    keras.config.set_floatx("float64")
-    try:
-        assert values(maker.make((X, Y, None), trains=True))[0].dtype == "float64"
-    finally:
-        keras.config.set_floatx("float32")
+    sparse = tf.sparse.from_dense(X)
+    ragged = tf.RaggedTensor.from_tensor(X)
+    for x in (X, X, tf.constant(X), pd.DataFrame(X), scipy.sparse.csr_matrix(X), sparse, ragged):
+        batch = maker.make((x, Y, None), trains=True)
+        (got, _) = batch.segment.element
+        assert got.dtype == "float64"
+        assert keras.tree.flatten(batch.spec)[0].dtype == "float64"
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_float32_cannot_tell_apart_reaches_the_model(tiny: Any, replicas: int) -> None:
+    class Hours(keras.Model):
+        def call(self, seconds: Any) -> Any:
+            return tf.cast(tf.math.floormod(seconds / 3600, 24.0), "float32")
+
+    model = Hours(autocast=False)
+    seconds = 1.7e9 + 3600.0 * np.arange(6)[:, None]
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    expected = (seconds / 3600) % 24
+    np.testing.assert_allclose(trainer.predict_on_batch(seconds), expected, rtol=1e-6)
