@@ -29,6 +29,7 @@ from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss,
 from kfit.internals.patching import patched
 
 _OF_LAYERS = re.compile("incompatible with the layer|has incompatible shape")
+_NO_RANK = re.compile("unknown rank|unknown TensorShape")
 _CLASS = re.compile(
     r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"
 )
@@ -199,8 +200,7 @@ def _infer(model: keras.Model, spec: Any, lacks: list[Any], step: str, training:
         training: As for `build`.
     """
     parts = keras.utils.unpack_x_y_sample_weight(spec)
-    is_open = any(isinstance(part, OfUnknownRank) for part in keras.tree.flatten(parts))
-    infer = _called_with_zeros if model.run_eagerly and not is_open else infer_output
+    infer = _called_with_zeros if model.run_eagerly and not _is_open(parts) else infer_output
     call = partial(_call, model, lacks, step)
     try:
         infer(call, *parts, training=False)
@@ -249,6 +249,10 @@ def _call(
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     if compiled_loss(model) in lacks or may_build("compute_loss"):
         compute_loss(model)(x, y, y_pred, sample_weight, training=training)
+
+
+def _is_open(spec: Any) -> bool:
+    return any(isinstance(part, OfUnknownRank) for part in keras.tree.flatten(spec))
 
 
 def _placeholder(part: Any) -> Any:
@@ -307,6 +311,12 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
     try:
         yield
     except (ValueError, tf.errors.InvalidArgumentError) as error:
+        if _NO_RANK.search(str(error)) and _is_open(spec()):
+            raise ValueError(
+                f"`{argument}` yields tensors of unknown rank, as `tf.numpy_function` makes them, "
+                "but a layer, the loss or a metric needs their shape. Tell it in the pipeline, "
+                f"such as by `tf.ensure_shape(x, (None, 4))`. The error was: {summary_of(error)}"
+            ) from error
         # Keras' layers refuse shapes in these words; other ValueErrors may be those of a hook.
         is_by_tensorflow = isinstance(error, tf.errors.InvalidArgumentError)
         if is_by_tensorflow and (found := _CLASS.search(str(error))):

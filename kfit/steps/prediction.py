@@ -110,7 +110,8 @@ class Prediction:
 
         The graph must join the outputs of the batches. That is not possible if outputs are sparse
         or ragged, or if their inner shapes vary. The result is also None if the model runs eagerly,
-        or if the strategy needs static shapes and the batches have none.
+        if the strategy needs static shapes and the batches have none, or if the rank of the batches
+        is known only when they are drawn: as in Keras, each is predicted by itself then.
 
         Args:
             segment: The batches that can be predicted next, with their iterator.
@@ -118,6 +119,8 @@ class Prediction:
         if self._model.run_eagerly:
             return None
         if self._strategy.static_shapes and not has_static_shapes(segment):
+            return None
+        if not _has_ranks(segment.iterator.element_spec):
             return None
         # Whether outputs can be stacked depends on everything in the layout but the number of rows.
         like = of_any_size(segment.layout), repr(opened(segment.iterator.element_spec))
@@ -317,6 +320,12 @@ class _Rows(NamedTuple):
         """
         empty = tf.zeros([0, *spec.shape[1:]], spec.dtype)
         return tf.cond(batches > 0, self.rows.concat, lambda: empty)
+
+
+def _has_ranks(spec: Any) -> bool:
+    """Returns whether the rank of each tensor of an element spec is known."""
+    parts = tf.nest.flatten(spec, expand_composites=True)
+    return all(part.shape.rank is not None for part in parts)
 
 
 def _is_stackable(spec: Any) -> bool:

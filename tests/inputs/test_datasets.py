@@ -303,3 +303,14 @@ def test_components_of_unknown_rank(tiny: Any, unknown: str, replicas: int) -> N
     assert trainer.evaluate(ds, verbose=0) == pytest.approx(one.evaluate(ds, verbose=0), rel=1e-5)
     if unknown == "x_of_call":
         np.testing.assert_allclose(trainer.predict(ds), one.predict(ds, verbose=0), atol=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_unknown_rank_that_a_layer_or_the_loss_needs_is_named(tiny: Any, replicas: int) -> None:
+    says = r"^`x` yields tensors of unknown rank.*`tf\.ensure_shape"
+    for opened in (
+        lambda x, y: (_of_unknown_shape(x), y),
+        lambda x, y: (x, _of_unknown_shape(y)),
+    ):
+        with pytest.raises(ValueError, match=says):
+            kfit.Trainer(tiny.model(), tiny.strategy(replicas)).fit(dataset(tiny).map(opened))

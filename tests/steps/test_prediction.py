@@ -42,3 +42,19 @@ def test_predict_keeps_the_order_of_sparse_and_ragged_rows(tiny: Any, replicas: 
     sparse, ragged = trainer.predict(x, batch_size=5, verbose=0)
     np.testing.assert_array_equal(tf.sparse.to_dense(sparse), x)
     assert ragged.to_list() == [list(row[: int(row[0]) % 4]) for row in x]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_batches_of_unknown_rank_are_predicted_one_by_one_as_in_keras(
+    tiny: Any, replicas: int
+) -> None:
+    x, _ = tiny.data(203)
+    data = tf.data.Dataset.from_tensor_slices(x).batch(5)
+    opened = data.map(lambda x: tf.numpy_function(lambda array: array, [x], x.dtype))
+    model = tiny.model()
+    expected = model.predict(opened, verbose=0)
+    got = kfit.Trainer(model, tiny.strategy(replicas)).predict(opened, verbose=0)
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    if replicas == 1:
+        unbuilt = keras.Sequential([layers.Dense(3)])
+        assert kfit.Trainer(unbuilt, "one_device").predict(opened, verbose=0).shape == (203, 3)
