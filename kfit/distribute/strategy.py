@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import tensorflow as tf
 
 from kfit.cluster.cluster import Cluster
+from kfit.distribute.contexts import replica_index
 from kfit.distribute.host_collectives import HostCollectives
 from kfit.heartbeat.tracebacks import made_for_user
 from kfit.internals.quiet_logger import quieten
@@ -388,17 +389,38 @@ class Strategy:
 
         Args:
             value: A per-replica value of dense tensors, whose shapes may differ only in `axis`.
-            axis: The axis to concatenate along, usually 0, the batch axis.
+            axis: The axis to concatenate along, usually 0, the batch axis; of strings it must be 0.
 
         Returns:
             A tensor with the rows of all replicas of all tasks, equal on all tasks.
         """
         dtype = self.local_results(value)[0].dtype
+        if dtype == tf.string and axis == 0:
+            return self._gathered_strings(value)
         sent = _SENT_AS.get(dtype)
         if sent is not None:
             value = self.run(tf.cast, (value, sent))
         gathered = self.tf_strategy.gather(value, axis=axis)
         return gathered if sent is None else tf.cast(gathered, dtype)
+
+    def _gathered_strings(self, value: Any) -> tf.Tensor:
+        """Concatenates strings, of which collectives send the bytes and the lengths."""
+        lengths = self.gather(self.run(tf.strings.length, (value,)))
+        codes = tf.cast(self.gather(self.run(_bytes_of, (value,))), tf.int32)
+        letters = tf.gather(tf.constant([bytes([code]) for code in range(256)]), codes)
+        words = tf.RaggedTensor.from_row_lengths(letters, tf.reshape(lengths, [-1]))
+        return tf.reshape(tf.strings.reduce_join(words, -1), tf.shape(lengths))
+
+    def gather_parts(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Concatenates, along the first axis, what the replicas of each task have as tensors.
+
+        It is a collective: all tasks must call it.
+
+        Args:
+            parts: The tensors of this task, one for each of its replicas.
+        """
+        first = self.first_local_replica
+        return self.gather(self.run(lambda: tf.identity(parts[replica_index() - first])))
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
         """Splits a per-replica value into a tuple: one tensor for each replica of this task."""
@@ -475,3 +497,8 @@ class Strategy:
             A per-replica value; `run` passes each replica its own part.
         """
         return self.tf_strategy.experimental_distribute_values_from_function(value_fn)
+
+
+def _bytes_of(words: tf.Tensor) -> tf.Tensor:
+    """Returns the bytes of all strings of a tensor, one after the other, as numbers."""
+    return tf.io.decode_raw(tf.strings.reduce_join(tf.reshape(words, [-1])), tf.uint8)

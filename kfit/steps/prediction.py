@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.contexts import replica_index
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import BatchLayout, Segment
@@ -208,14 +207,8 @@ class Prediction:
             done: The number of batches.
             spec: The spec of the output of one batch.
         """
-        first = self._strategy.first_local_replica
-
-        def gathered(values: list[tf.Tensor]) -> tf.Tensor:
-            own = self._strategy.run(lambda: tf.identity(values[replica_index() - first]))
-            return self._strategy.gather(own, axis=0)
-
-        rows = gathered([each.all(done, spec) for each in kept])
-        sizes = gathered([each.sizes.stack()[None] for each in kept])
+        rows = self._strategy.gather_parts([each.all(done, spec) for each in kept])
+        sizes = self._strategy.gather_parts([each.sizes.stack()[None] for each in kept])
         # Each replica's rows are in the order of the batches, so a stable sort by batch merges
         # them.
         batches = tf.tile(tf.range(done)[None], [tf.shape(sizes)[0], 1])
@@ -280,10 +273,9 @@ class Prediction:
         Args:
             own: This task's rows.
         """
-        first = self._strategy.first_local_replica
-        parts = [own, *[own[:0]] * (self._strategy.num_local_replicas - 1)]
-        mine = self._strategy.run(lambda: tf.identity(parts[replica_index() - first]))
-        return self._strategy.gather(mine, axis=0)
+        return self._strategy.gather_parts(
+            [own, *[own[:0]] * (self._strategy.num_local_replicas - 1)]
+        )
 
 
 class _Rows(NamedTuple):
@@ -344,11 +336,17 @@ def concatenate(outputs: list[Any]) -> Any:
 
     If the inner dimensions of the batches differ, the result is a `tf.RaggedTensor`, as in Keras.
     Sparse and ragged outputs stay sparse or ragged. A scalar output becomes an array with an item
-    for each item of `outputs`.
+    for each batch, or stays a scalar if there is only one.
 
     Args:
-        outputs: The outputs of each batch, in the structure of the model's outputs.
+        outputs: The outputs of each batch, in the structure of the model's outputs; or those of
+            several batches, that were concatenated before.
+
+    Raises:
+        ValueError: If there is no batch.
     """
+    if not outputs:
+        raise ValueError("`x` has no batch to predict: it ended before the first one.")
     return keras.tree.map_structure(lambda *parts: _joined(list(parts)), *outputs)
 
 
@@ -362,9 +360,12 @@ def joined_rows(parts: Sequence[Any]) -> Any:
 def _joined(parts: list[Any]) -> Any:
     if isinstance(parts[0], tf.SparseTensor | tf.RaggedTensor):
         return joined_rows(parts)
+    if any(isinstance(part, tf.RaggedTensor) for part in parts):
+        return tf.concat(parts, 0)  # batches of other inner sizes, some of which were concatenated
     arrays = [np.asarray(part) for part in parts]
-    if arrays[0].ndim == 0:
-        return np.stack(arrays)
+    if len(arrays) == 1:
+        return arrays[0]
+    arrays = [np.atleast_1d(array) for array in arrays]  # scalars, perhaps of several batches
     if len({array.shape[1:] for array in arrays}) == 1:
         return np.concatenate(arrays)
     same_tail = 0

@@ -23,6 +23,39 @@ def test_predict_keeps_the_order(tiny: Any, replicas: int) -> None:
         np.testing.assert_array_equal(next_ones, x + 1)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_batches_of_other_lengths_are_joined_as_in_keras(tiny: Any, replicas: int) -> None:
+    """Executions have one batch at first, and then more, whose rows may be of one length."""
+    lengths = [3, 5, 5, 2, 2, 2, 4, 4, 3, 5, 1, 1, 2, 3]
+    batches = [np.full((4, length), n, "int32") for n, length in enumerate(lengths)]
+    spec = tf.TensorSpec([4, None], tf.int32)
+    pipeline = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
+    model = keras.Sequential([keras.Input((None,)), layers.Embedding(14, 2)])
+    expected = model.predict(pipeline, verbose=0)
+    got = kfit.Trainer(model, tiny.strategy(replicas)).predict(pipeline, verbose=0)
+    assert got.shape.as_list() == expected.shape.as_list()
+    assert got.to_list() == expected.to_list()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_scalar_of_one_batch_stays_a_scalar(tiny: Any, replicas: int) -> None:
+    x = keras.Input((1,))
+    model = keras.Model(x, {"rows": x * 2, "mean": keras.ops.mean(x)})
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    data = np.arange(40.0, dtype="float32")[:, None]
+    assert trainer.predict(data[:4], batch_size=4, verbose=0)["mean"].shape == ()
+    assert trainer.predict_on_batch(data[:4])["mean"].shape == ()
+    means = trainer.predict(data, batch_size=4, verbose=0)["mean"]
+    np.testing.assert_allclose(means, data.reshape(10, 4).mean(1))
+
+
+def test_data_without_a_batch_is_named(tiny: Any) -> None:
+    model = keras.Sequential([keras.Input((1,)), layers.Dense(1)])
+    empty = tf.data.Dataset.from_tensors(np.ones((2, 1))).filter(lambda x: False)
+    with pytest.raises(ValueError, match="`x` has no batch to predict"):
+        kfit.Trainer(model, tiny.strategy(1)).predict(empty, steps=2, verbose=0)
+
+
 class Spreads(layers.Layer):
     """Each row as a sparse one, and as one of its own length."""
 
