@@ -17,7 +17,7 @@ from kfit.exactness.added_rows import added_rows
 from kfit.exactness.chosen_rows import are_chosen
 from kfit.exactness.kind_reading import AS_IT_IS, DIVISIONS, Reading
 from kfit.exactness.kinds import Kinds
-from kfit.exactness.replica_context import Replica
+from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.rows_axis import rows_axis
 
 Tensor = Any
@@ -57,6 +57,49 @@ def has_rows_of_examples(value: Any, replica: Replica) -> bool:
     if not replica.origins.is_of_step(value) or not value.dtype.is_floating:
         return True
     return rows_axis(value) is not None or "rows" in Reading(replica).of(value)
+
+
+def axis_of_rows(value: Tensor, replica: Replica) -> int | None:
+    """Returns the axis of a value that has an element for each of a replica's examples, or None.
+
+    The value may be of any dtype. If the graph cannot be read, it is the first axis whose size is
+    not static. If there is none, it is the very first axis, if its size is the number of a
+    replica's examples.
+
+    Args:
+        value: A tensor of the replica's step.
+        replica: The replica that is being traced.
+    """
+    if value.shape.rank == 0:
+        return None
+    origins = replica.origins
+    is_known = replica.can_be_read and origins.known_kind(value) is not None
+    if is_known or (replica.can_be_read and origins.is_of_step(value)):
+        return (rows_axis(value) or 0) if "rows" in Reading(replica).of(value) else None
+    sizes = value.shape.as_list() if value.shape.rank else [None]
+    if None in sizes:
+        return sizes.index(None)
+    may_be_rows = not replica.can_be_read and sizes[0] in _sizes_of_parts(replica)
+    return 0 if may_be_rows else None
+
+
+def _sizes_of_parts(replica: Replica) -> set[int]:
+    """Returns the numbers of examples that the replicas have, as far as they are known.
+
+    The result is the same on all replicas if the size of the batch is known. A replica without
+    examples has a stand-in row.
+    """
+    step, size = current_step(), _static(replica.batch_size)
+    if step is None or size is None:
+        own = _static(replica.examples)
+        return set() if own is None else {max(own, 1)}
+    least, rest = divmod(size, step.strategy.num_replicas)
+    return {least, least + 1} if rest else {least}
+
+
+def _static(number: Any) -> int | None:
+    known = number if number is None or isinstance(number, int) else tf.get_static_value(number)
+    return None if known is None else int(known)
 
 
 def has_rows_elsewhere(value: Any, replica: Replica) -> bool:

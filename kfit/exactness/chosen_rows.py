@@ -85,7 +85,7 @@ def _chooses_by_place(op: tf.Operation, origins: Origins) -> bool:
         return True
     if op.type in ("Split", "SplitV"):
         return _splits_rows(op, origins)
-    return op.type == "StridedSlice" and _cuts_rows(op)
+    return op.type == "StridedSlice" and cuts_rows(op)
 
 
 def is_chosen_by_place(tensor: Tensor, origins: Origins) -> bool:
@@ -108,13 +108,13 @@ def may_choose(op: tf.Operation) -> bool:
     if op.type == "TensorListGetItem":
         return rows_axis(op.inputs[0]) == 0
     if op.type == "StridedSlice":
-        return _cuts_rows(op)
+        return cuts_rows(op)
     if op.type == "GatherV2":
         return gathers_rows(op)
     return op.type in {"ConcatV2", "Pad", "PadV2"} and rows_axis(op.outputs[0]) is not None
 
 
-def _cuts_rows(op: tf.Operation) -> bool:
+def cuts_rows(op: tf.Operation) -> bool:
     """Returns whether a slice may leave out some of the examples."""
     axis, rank = rows_axis(op.inputs[0]), op.inputs[0].shape.rank
     if axis is None or rank is None:

@@ -81,10 +81,11 @@ def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
         warn_user(
             f"{how} kfit cannot read what a step, layer, loss or metric that is not of Keras' own "
             "computes from the examples of a replica. It assumes that scalars are means over the "
-            "examples, that integers count them, and that a step changes gradients only linearly. "
-            "Sums, roots, integers that are constant, and gradients that are clipped by hand will "
-            "depend on how many replicas there are. Let Keras' losses, metrics and optimizers "
-            "compute such numbers."
+            "examples, that integers count them, that an array that a step returns has a row for "
+            "each example if the sizes fit and is a mean otherwise, and that a step changes "
+            "gradients only linearly. Sums, roots, integers that are constant, and gradients that "
+            "are clipped by hand will depend on how many replicas there are. Let Keras' losses, "
+            "metrics and optimizers compute such numbers."
         )
 
 

@@ -31,6 +31,7 @@ from kfit.internals.optimizers import step_count
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.execution import ExecutionResult
 from kfit.steps.metrics import combine, flat_logs
+from kfit.steps.returned import as_tensors
 
 _RECOVERY = 120.0
 """Seconds that k steps may last without being taken for a hang: a worker may be restarting."""
@@ -323,7 +324,7 @@ class ScheduledExecution:
             return tuple(finite)
         if not isinstance(outputs, dict):
             return ()
-        return {name: tf.convert_to_tensor(v) for name, v in flat_logs(outputs).items()}
+        return {name: as_tensors(value) for name, value in flat_logs(outputs).items()}
 
 
 class ScheduledPrediction:

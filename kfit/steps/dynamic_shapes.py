@@ -47,7 +47,7 @@ from kfit.steps.replica_step import (
     take,
     unpacked,
 )
-from kfit.steps.returned import noted_results, of_batch, of_predictions
+from kfit.steps.returned import Returned, noted_results, of_batch, of_predictions
 from kfit.steps.static_shapes import make_static_step
 
 Tensor = Any
@@ -61,7 +61,7 @@ def make_step(
     accumulation: GradientAccumulation | None = None,
     gradient_sums: GradientSums | None = None,
     predicts: bool = False,
-    results: dict[str, str] | None = None,
+    returned: Returned | None = None,
 ) -> Callable[[Any, BatchLayout], Any]:
     """Returns a function `step(element, layout)` that runs one step of the model on all replicas.
 
@@ -79,15 +79,14 @@ def make_step(
         predicts: Whether the step returns predictions, whose structure must stay as it is. With
             static shapes, a replica's predictions may end with padding rows, which the caller must
             cut off.
-        results: A dict that is filled while the step is traced. Its keys are the names of returned
-            values. If a value is the result of a metric, its name is mapped to the name of that
-            result. If a value is only computed from results of metrics, its name is mapped to "".
+        returned: A record that is filled while the step is traced. It says how the values that the
+            replicas return are to be combined.
 
     Returns:
         The function. It is called in the cross-replica context, in a graph or eagerly. `element` is
         this task's part of a global batch, and `layout` (a `BatchLayout`) describes the batch. The
         function returns what the model's step returned, as per-replica values. On several replicas
-        each number among these is only the replica's part of the sum to be logged or returned (see
+        each of these is only the replica's part of what is to be logged or returned (see
         `kfit.steps.returned`).
 
     Raises:
@@ -96,7 +95,7 @@ def make_step(
     if strategy.replicas_meet and not predicts:
         warn_if_unread(model, strategy)
     if strategy.static_shapes:
-        return make_static_step(model, model_step, strategy, predicts=predicts, results=results)
+        return make_static_step(model, model_step, strategy, predicts=predicts, returned=returned)
     state = LayerState(model)
 
     @tf.autograph.experimental.do_not_convert
@@ -134,7 +133,7 @@ def make_step(
                 if predicts:
                     outputs = tf.nest.map_structure(replica.own_rows, outputs)
                     return of_predictions(outputs, replica)
-                return of_batch(outputs, replica, model, results)
+                return of_batch(outputs, replica, model, returned)
 
         with (
             keras_for_replicas(),

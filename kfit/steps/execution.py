@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import keras
@@ -23,11 +23,14 @@ from kfit.exactness.replica_context import GradientSums
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.clock import clock_of_thread
 from kfit.inputs import BatchLayout, Segment
+from kfit.internals.graphs import of_unknown_shape
 from kfit.steps.allocator import keep_freed_memory
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.frozen import trains_as_at_first
 from kfit.steps.input_times import Measures, after_step, begin, draw, rows_of
 from kfit.steps.metrics import combine, flat_logs, read_metrics
+from kfit.steps.prediction import joined_rows
+from kfit.steps.returned import Returned, as_tensors, is_composite
 from kfit.steps.static_shapes import has_static_shapes
 from kfit.steps.tracing import Build, GraphsBySize
 
@@ -126,14 +129,14 @@ class Execution:
         self._strategy = strategy
         self._accumulation = GradientAccumulation(strategy)
         self._gradient_sums = GradientSums()
-        self._results: dict[str, str] = {}
+        self._returned = Returned()
         step = make_step(
             model,
             model_step,
             strategy,
             accumulation=self._accumulation,
             gradient_sums=self._gradient_sums,
-            results=self._results,
+            returned=self._returned,
         )
         self._step = trains_as_at_first(model, step) if train else step
         self._default_step = default_step
@@ -466,7 +469,7 @@ class Execution:
 
         Returns:
             A function that takes a step on an element and returns what the logs need of its
-            outputs; and zeros in the structure of these outputs.
+            outputs; and blank tensors in the structure of these outputs.
         """
 
         def take_step(element: Any) -> Any:
@@ -479,7 +482,7 @@ class Execution:
             # beforehand.
             traced = tf.function(take_step, autograph=False)
             spec = traced.get_concrete_function(iterator.element_spec).structured_outputs
-            kept = tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), spec)
+            kept = tf.nest.map_structure(_blank, spec)
             # TensorFlow's collectives work in a loop, but not in a function that the loop calls.
             works = self._strategy.num_workers == 1 and not self._strategy.sums_by_collectives
             step = traced if works else take_step
@@ -499,28 +502,83 @@ class Execution:
     def _kept(self, outputs: Any) -> Any:
         """Returns those outputs of a step that the logs need, each combined over the replicas.
 
-        The result is empty if the step returned no dict, or only metrics, which are read separately
-        (`read_metrics`).
+        Of outputs with rows, the rows of each replica of this task are returned, since only those
+        of the last step are needed. The result is empty if the step returned no dict, or only
+        metrics, which are read separately (`read_metrics`).
         """
         if self._default_step or not isinstance(outputs, dict):
             return ()
-        return {name: self._over_replicas(value) for name, value in flat_logs(outputs).items()}
+        flat = flat_logs(outputs)
+        return {name: self._over_replicas(name, value) for name, value in flat.items()}
 
-    def _over_replicas(self, value: Any) -> Any:
-        if self._strategy.num_replicas == 1:
-            value = self._strategy.local_results(value)[0]
-            return tf.convert_to_tensor(value)
-        first = self._strategy.local_results(value)[0]
-        is_scalar = isinstance(first, tf.Tensor) and first.shape.rank == 0
-        if not is_scalar or first.dtype == tf.bool:
-            return tf.convert_to_tensor(first)
-        # Each replica returned an addend, and the scalar is their sum.
-        return self._strategy.reduce("sum", value)
+    def _over_replicas(self, name: str, value: Any) -> Any:
+        parts = self._strategy.local_results(value)
+        if name in self._returned.rows:
+            if is_composite(parts[0]) and self._strategy.num_workers > 1:
+                raise ValueError(
+                    f"The model's step returns {name!r}, a ragged or sparse tensor, whose rows "
+                    "several workers cannot exchange. Return a dense one, as of `to_tensor()` or "
+                    f"`tf.sparse.to_dense`. Received: {parts[0]}"
+                )
+            return parts
+        if name in self._returned.sums and self._strategy.num_replicas > 1:
+            with tf.control_dependencies(_of_one_shape(name, parts)):
+                return self._strategy.reduce("sum", value)
+        return as_tensors(parts[0])
 
     def _logs(self, kept: Any) -> dict[str, Any]:
-        outputs = kept if isinstance(kept, dict) else None
-        results = self._results if self._strategy.num_replicas > 1 else {}
+        """Makes the logs of what the last step has kept: `_kept`, perhaps after a loop."""
+        outputs = None
+        if isinstance(kept, dict):
+            outputs = {name: self._joined(name, value) for name, value in kept.items()}
+        results = self._returned.results if self._strategy.num_replicas > 1 else {}
         return combine(outputs, read_metrics(self._model, self._strategy), results)
+
+    def _joined(self, name: str, value: Any) -> Any:
+        of_batch = self._returned.rows.get(name)
+        if of_batch is None:
+            return value
+        if self._strategy.num_workers > 1:
+            return of_batch(self._strategy.gather_parts(value))
+        return of_batch(joined_rows(value))
+
+
+def _of_one_shape(name: str, parts: Sequence[tf.Tensor]) -> list[Any]:
+    """Checks that the replicas' parts of a value have one shape, as they must to be added.
+
+    Returns:
+        Assertions to run in the graph. The list is empty if the static shapes show that all is
+        well, or if the step runs eagerly.
+
+    Raises:
+        ValueError: If the static shapes, or those of eager values, show that they differ.
+    """
+    message = (
+        f"The model's step returns {name!r}, whose shape differs between the replicas, so that "
+        "their values cannot be added. Return a value of one shape, as of `tf.math.bincount` with "
+        "`minlength` and `maxlength`, or one with a row for each example along the first axis."
+    )
+    first, *others = (part.shape for part in parts)
+    if not all(first.is_compatible_with(each) for each in others):
+        raise ValueError(f"{message} Received: shapes {[tuple(part.shape) for part in parts]}")
+    if all(part.shape.is_fully_defined() for part in parts):
+        return []
+    sizes = [tf.shape(part) for part in parts]
+    return [tf.debugging.assert_equal(sizes[0], each, message) for each in sizes[1:]]
+
+
+def _blank(spec: Any) -> Any:
+    """Returns a tensor for a loop to begin with, which is like `spec` in all that is static."""
+    if isinstance(spec, (tf.RaggedTensor, tf.RaggedTensorSpec)):
+        return tf.nest.map_structure(_blank, spec, expand_composites=True)
+    if isinstance(spec, (tf.SparseTensor, tf.SparseTensorSpec)):
+        rank = spec.shape.rank or 1
+        shape = of_unknown_shape(tf.zeros([rank], tf.int64), [rank])
+        return tf.SparseTensor(tf.zeros([0, rank], tf.int64), tf.zeros([0], spec.dtype), shape)
+    if spec.shape.is_fully_defined():
+        return tf.zeros(spec.shape, spec.dtype)
+    sizes = [size or 0 for size in spec.shape] if spec.shape.rank else []
+    return of_unknown_shape(tf.zeros(sizes, spec.dtype), spec.shape)
 
 
 class Pace:

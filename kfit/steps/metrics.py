@@ -122,6 +122,7 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
 
     Args:
         outputs: What `train_step` or `test_step` returned, or None if only the metrics are needed.
+            An empty tuple among its values stands for None.
         metrics: The results of the metrics by name, as `read_metrics` returns them.
         results: Maps the name of each output that is the result of a metric to the name of that
             result in `metrics`. The name of an output that is only computed from results is mapped
@@ -137,12 +138,20 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
                 "the mean of what was computed from them. Write a `keras.metrics.Metric` whose "
                 "`result` computes it."
             )
-    return {name: metrics.get(results.get(name, ""), value) for name, value in outputs.items()}
+    return {
+        name: metrics.get(results.get(name, ""), None if _is_empty(value) else value)
+        for name, value in outputs.items()
+    }
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, tuple) and not value
 
 
 def as_numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
     """Converts logs for callbacks: scalars become Python floats, other tensors become arrays.
 
+    Ragged and sparse tensors stay as they are, and strings become bytes.
     The result is sorted by name, as in Keras.
     """
     return {name: _as_number(value) for name, value in sorted(logs.items())}

@@ -2,19 +2,23 @@
 
 - A result of a metric is replaced by the same metric's result over the examples of all replicas,
   under the name that the step gives it.
-- Any other scalar is taken for a value of the whole batch: each replica returns a part, and the sum
-  of the parts is logged. How the part is computed depends on the scalar's type.
+- Of a value with a row for each example, such as predictions, the rows of all replicas are logged,
+  in their order. If the step returns a slice of such a value, that of all rows is logged.
+- Any other number, vector or matrix is taken for a value of the whole batch: each replica returns a
+  part, and the sum of the parts is logged. How the part is computed depends on the value's type.
 - A float is taken for an estimate, such as a mean over the replica's own examples (see
   `kfit.exactness.scalar_estimates`). The part is the estimate times the replica's share of the
   examples.
 - An integer that is computed from examples is taken for a count, which is a part already. Any other
   integer is taken to be equal on all replicas, and is logged unchanged.
+- What cannot be added, such as a boolean or a string, is that of the first replica.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -22,9 +26,16 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.variable_values import is_per_replica
-from kfit.exactness.batch_kinds import kinds_of
+from kfit.exactness.batch_kinds import (
+    axis_of_rows,
+    has_other_rows,
+    kinds_of,
+    power_of_number,
+)
+from kfit.exactness.chosen_rows import cuts_rows
+from kfit.exactness.placed_axes import parts_of_slice
 from kfit.exactness.replica_context import Replica, current_replica, current_step
-from kfit.exactness.scalar_estimates import estimate_of
+from kfit.exactness.scalar_estimates import estimate_of, warn_if_combined
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals import patch_points as points
 from kfit.internals.patching import patched
@@ -35,6 +46,45 @@ Tensor = Any
 
 _COPYING = {"Cast", "EnsureShape", "Identity", "Reshape", "Snapshot", "Squeeze", "StopGradient"}
 """The operations whose result is the number that they got, perhaps of another dtype or shape."""
+_PARTS = ("begin", "end", "strides")
+"""The inputs of a slice, after what is sliced."""
+_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+"""The attributes of a slice that say what each of its parts means."""
+
+
+@dataclass
+class Returned:
+    """A record of how the values that a step returns are combined over the replicas.
+
+    It is filled while the step is traced. Values that are in none of the records are those of the
+    first replica.
+
+    Attributes:
+        results: Maps the name of each value that is a metric's result to the name of that result.
+            The name of a value that is computed from nothing but metrics' results is mapped to "".
+        sums: The names of the values of which each replica returns an addend.
+        rows: For the name of each value of which each replica returns rows, a function that makes
+            the value to be logged of the rows of all replicas.
+    """
+
+    results: dict[str, str] = field(default_factory=dict)
+    sums: set[str] = field(default_factory=set)
+    rows: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
+
+
+def as_tensors(value: Any) -> Any:
+    """Returns a value of a step as tensors, which graphs can pass on; `()` stands for None.
+
+    Ragged and sparse tensors stay what they are. Any other value becomes a dense tensor.
+    """
+    if value is None or (isinstance(value, tuple) and not value):
+        return ()
+    return value if is_composite(value) else tf.convert_to_tensor(value)
+
+
+def is_composite(value: Any) -> bool:
+    """Returns whether a value is a ragged or a sparse tensor."""
+    return isinstance(value, (tf.RaggedTensor, tf.SparseTensor))
 
 
 @contextmanager
@@ -66,34 +116,146 @@ def _noted(metric: keras.Metric) -> Callable[[Any], Any]:
 
 
 def of_batch(
-    outputs: Any, replica: Replica, model: keras.Model, results: dict[str, str] | None = None
+    outputs: Any, replica: Replica, model: keras.Model, returned: Returned | None = None
 ) -> Any:
-    """Puts what this replica adds to the logged value in place of each scalar that a step returned.
+    """Puts this replica's part of the logged value in place of each value that a step returned.
 
-    The logged value is the sum of what all replicas add. A scalar that is no number, such as a
-    boolean, stays unchanged. Called while the step of one replica is traced.
+    Called while the step of one replica is traced.
 
     Args:
         outputs: What the step returned. If it is not a dict, it is returned unchanged.
         replica: A description of the replica that is being traced.
         model: The model, whose metrics the step may have used.
-        results: A dict to fill, from the names of outputs. An output that is a metric's result is
-            mapped to the name of that result. An output that is computed from nothing but metrics'
-            results is mapped to "".
+        returned: A record to fill, which says how the parts of all replicas are to be combined.
+
+    Returns:
+        A dict from names to tensors, variables, or `()` in place of None. If `outputs` is not a
+        dict, it is returned unchanged.
     """
     if not isinstance(outputs, dict):
         return outputs
-    parts = {}
-    for name, value in flat_logs(outputs).items():
-        metric = _metric_of(name, value, replica, model)
-        if metric is not None and results is not None:
-            results[name] = metric
-        tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
-        if isinstance(tensor, tf.Tensor) and tensor.shape.rank == 0:
-            described = f"The value {name!r} that the step returns"
-            tensor = _part(described, tensor, replica, is_result=metric is not None)
-        parts[name] = tensor
-    return parts
+    record = Returned() if returned is None else returned
+    return {
+        name: _of_value(name, value, replica, model, record)
+        for name, value in flat_logs(outputs).items()
+    }
+
+
+def _of_value(
+    name: str, value: Any, replica: Replica, model: keras.Model, returned: Returned
+) -> Any:
+    returned.sums.discard(name)
+    returned.rows.pop(name, None)
+    if isinstance(value, (tf.Variable, keras.Variable)):
+        return value
+    metric = _metric_of(name, value, replica, model)
+    if metric is not None:
+        returned.results[name] = metric
+    value, described = as_tensors(value), f"The value {name!r} that the step returns"
+    if metric is None and (found := _rows_of(value, replica, described)) is not None:
+        if replica.has_all:
+            return value
+        rows, returned.rows[name] = found
+        return rows
+    if not isinstance(value, tf.Tensor):
+        return value
+    if value.dtype.is_floating or value.dtype.is_integer:
+        returned.sums.add(name)
+    return _part(described, value, replica, is_result=metric is not None)
+
+
+def _rows_of(
+    value: Any, replica: Replica, described: str
+) -> tuple[Any, Callable[[Any], Any]] | None:
+    """Finds the rows of a replica's own examples from which a value of the whole batch is made.
+
+    It warns if these are not the rows that one device would compute.
+
+    Args:
+        value: The value of the replica, as `as_tensors` returns it.
+        replica: The replica that is being traced.
+        described: What to call the value in a warning, beginning with a capital letter.
+
+    Returns:
+        The rows, along the first axis, and a function from the rows of all replicas to the value of
+        the whole batch. None if the value has no row for each example, and is no slice of such a
+        value.
+    """
+    if is_composite(value):
+        return replica.own_rows(value), lambda rows: rows
+    if not isinstance(value, tf.Tensor):
+        return None
+    sliced = _slice_of_rows(value, replica)
+    if sliced is not None:
+        source, used, cut = sliced
+        _warn_of_rows(source, replica, described)
+        return replica.own_rows(source)[:used], cut
+    axis = axis_of_rows(value, replica)
+    if axis is None:
+        return None
+    _warn_of_rows(value, replica, described)
+    return replica.own_rows(_moved(value, axis, 0)), lambda rows: _moved(rows, 0, axis)
+
+
+def _slice_of_rows(
+    value: Tensor, replica: Replica
+) -> tuple[Tensor, int | None, Callable[[Tensor], Tensor]] | None:
+    """Finds the rows of which a value is a slice by place, such as `x[:4]` or `x[0]`.
+
+    Returns:
+        The rows of all examples of the replica; how many of them can be used at most, or None if
+        all can; and a function that takes the slice of the rows of all replicas. None if the value
+        is no such slice, or the graph does not show it.
+    """
+    if not replica.can_be_read or not replica.origins.is_of_step(value):
+        return None
+    op = value.op
+    while op.type in ("Identity", "StopGradient"):
+        op = op.inputs[0].op
+    if op.type != "StridedSlice":
+        return None
+    source = op.inputs[0]
+    given = {each: tf.get_static_value(op.inputs[i]) for i, each in enumerate(_PARTS, 1)}
+    if any(each is None for each in given.values()) or source.shape.rank is None:
+        return None
+    if axis_of_rows(source, replica) != 0 or not cuts_rows(op):
+        return None
+    masks = {mask: op.get_attr(mask) for mask in _MASKS}
+    index = next(index for index, axis in parts_of_slice(op, source.shape.rank) if axis == 0)
+    begin, end, step = (int(given[each][index]) for each in _PARTS)
+    begins = masks["begin_mask"] >> index & 1 or begin >= 0
+    ends = not masks["end_mask"] >> index & 1 and end > 0 and step > 0
+    return (
+        source,
+        end if begins and ends else None,
+        lambda rows: tf.raw_ops.StridedSlice(input=rows, **given, **masks),
+    )
+
+
+def _warn_of_rows(rows: Tensor, replica: Replica, described: str) -> None:
+    """Warns if the row of an example depends on the replica's other examples or their number.
+
+    It warns as well if there are rows beside those of the examples, or some were left out by their
+    place.
+    """
+    warn_if_combined(rows, replica, described, are_weighted=True)
+    if has_other_rows(rows, replica, by_value=False) or power_of_number(rows, replica) != 0:
+        warn_user(
+            f"{described} has a row for each example, but the rows depend on the number of "
+            "examples, or are others than those of the examples. Each replica computes them from "
+            "its own examples, and what is logged are the rows of all replicas. So they depend on "
+            "how many replicas there are. Take the examples of all replicas, by "
+            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`."
+        )
+
+
+def _moved(tensor: Tensor, axis: int, to: int) -> Tensor:
+    """Returns a tensor with the given axis moved to another place."""
+    if axis == to:
+        return tensor
+    axes = list(range(tensor.shape.rank))
+    axes.insert(to, axes.pop(axis))
+    return tf.transpose(tensor, axes)
 
 
 def of_predictions(outputs: Any, replica: Replica) -> Any:
@@ -177,17 +339,18 @@ def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -
         if not is_result and not replica.has_all:
             value = estimate_of(value, replica, described)
         return replica.weigh(value)
-    if tf.executing_eagerly() or not (value.dtype.is_integer or value.dtype == tf.bool):
-        return value
+    adds_up = value.dtype.is_integer
+    if tf.executing_eagerly():
+        return replica.zero_if_empty(value) if adds_up else value
     kinds = frozenset() if replica.has_all else kinds_of(value, replica)
-    if not kinds <= {"sum", "count", "unknown"} or (kinds and value.dtype == tf.bool):
+    if not kinds <= {"unknown", *(("sum", "count") if adds_up else ())}:
         warn_user(
             f"{described} is computed from the examples of a replica, and is neither their number "
             "nor a sum over them. It depends on how many replicas there are. Have a metric compute "
             "it, or take it over all replicas, by "
             "`tf.distribute.get_replica_context().all_gather(values, axis=0)`."
         )
-    if value.dtype == tf.bool:
+    if not adds_up:
         return value
     if _is_count(value, replica):
         return replica.zero_if_empty(value)
@@ -203,6 +366,6 @@ def _is_count(value: Tensor, replica: Replica) -> bool:
     """
     if replica.has_all:
         return False
-    known = tf.get_static_value(value)
+    known = tf.get_static_value(value) if value.shape.rank == 0 else None
     of_examples = known is not None and isinstance(replica.examples, int)
     return replica.origins.is_own(value, ()) or bool(of_examples and known == replica.examples)

@@ -55,7 +55,7 @@ from kfit.steps.replica_step import (
     take,
     unpacked,
 )
-from kfit.steps.returned import noted_results, of_batch, of_predictions
+from kfit.steps.returned import Returned, as_tensors, noted_results, of_batch, of_predictions
 
 Tensor = Any
 
@@ -66,7 +66,7 @@ def make_static_step(
     strategy: Strategy,
     *,
     predicts: bool,
-    results: dict[str, str] | None,
+    returned: Returned | None,
 ) -> Callable[[Any, BatchLayout], Any]:
     """Returns a function `step(element, layout)` that runs one step on all replicas of a TPU.
 
@@ -78,7 +78,7 @@ def make_static_step(
         model_step: The `train_step`, `test_step` or `predict_step` of the model.
         strategy: kfit's wrapper of the `tf.distribute` strategy on which the step runs.
         predicts: As for `make_step`.
-        results: As for `make_step`.
+        returned: As for `make_step`.
 
     Raises:
         ValueError: If the model is to run eagerly. The returned function raises this error, too, if
@@ -89,7 +89,7 @@ def make_static_step(
             f"`run_eagerly=True` does not go with strategy {strategy.name!r}, which runs compiled "
             "programs only. Compile the model without it, or debug it on strategy='one_device'."
         )
-    return _StaticStep(model, model_step, strategy, predicts, results)
+    return _StaticStep(model, model_step, strategy, predicts, returned)
 
 
 class _StaticStep:
@@ -99,13 +99,13 @@ class _StaticStep:
         model_step: ModelStep,
         strategy: Strategy,
         predicts: bool,
-        results: dict[str, str] | None,
+        returned: Returned | None,
     ) -> None:
         self._model = model
         self._model_step = model_step
         self._strategy = strategy
         self._predicts = predicts
-        self._results = results
+        self._returned = returned
         self._state = LayerState(model)
         self._jit = bool(model.jit_compile) and not strategy.compiles
 
@@ -225,7 +225,7 @@ class _StaticStep:
             examples: The number of examples of the global batch.
 
         Returns:
-            A dict of what the model's step returned; empty if it returned no dict. Each scalar is
+            A dict of what the model's step returned; empty if it returned no dict. Each value is
             replaced by this replica's part of the value to be logged (`of_batch`).
 
         Raises:
@@ -245,7 +245,7 @@ class _StaticStep:
             finally:
                 replica.examples, replica.share = unknown
             logs = flat_logs(outputs) if isinstance(outputs, dict) else {}
-            logs = {name: tf.convert_to_tensor(value) for name, value in logs.items()}
+            logs = {name: as_tensors(value) for name, value in logs.items()}
             gradients = [[_dense(grad) for grad in update.grads] for update in updates]
             taken[:] = [logs, gradients, list(updates)]
             updates.clear()
@@ -275,7 +275,7 @@ class _StaticStep:
         self._state.agree(replica, before)
         if self._predicts:
             return of_predictions(outputs, replica)
-        return of_batch(outputs, replica, self._model, self._results)
+        return of_batch(outputs, replica, self._model, self._returned)
 
 
 def has_static_shapes(segment: Segment) -> bool:

@@ -47,11 +47,12 @@ class Result:
 
     Attributes:
         values: The values of `Beginning.variables` after the last step.
-        logs: What `fit` has logged: loss and metrics by name.
+        logs: What `fit` has logged last: loss and metrics by name. What is no number or array of
+            numbers is left out, such as None and strings, which a step of the user's may return.
     """
 
     values: list[np.ndarray]
-    logs: dict[str, float]
+    logs: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,9 @@ class Runs:
             batches = [_shaken(batch, change) for batch in batches]
         self.beginning.give(change)
         history = way.fit(Given(batches), epochs=1, shuffle=False, verbose=0)
-        logs = {name: float(np.asarray(value[-1])) for name, value in history.history.items()}
-        return Result(self.beginning.now(), logs)
+        logs = {name: np.asarray(value[-1]) for name, value in history.history.items()}
+        numbers = {name: value for name, value in logs.items() if _is_number(value)}
+        return Result(self.beginning.now(), numbers)
 
     def rounding(self, way: Way, base: Result) -> list[Result]:
         """Returns results of runs in which all numbers were changed by about one rounding error.
@@ -136,9 +138,9 @@ def compared(
         if one.values[index].dtype.kind in "fc" or found[0] > 0:
             parts.setdefault(key, []).append(found)
     for name, value in one.logs.items():
-        shaken = [np.asarray(result.logs.get(name, np.nan)) for result in rounding]
-        there = np.asarray(other.logs.get(name, np.nan))
-        parts[name, "log"] = [_relative(np.asarray(value), there, shaken, floor)]
+        shaken = [result.logs.get(name, np.array(np.nan)) for result in rounding]
+        there = other.logs.get(name, np.array(np.nan))
+        parts[name, "log"] = [_relative(value, there, shaken, floor)]
     return tuple(_worst(name, kind, found) for (name, kind), found in parts.items())
 
 
@@ -165,6 +167,8 @@ def _worst(name: str, kind: Any, found: Sequence[tuple[float, float]]) -> Differ
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
     """Returns the largest difference; infinity if only one of two numbers is finite."""
+    if one.shape != other.shape:
+        return float("inf")
     if one.dtype.kind not in "fc":
         return _largest(np.abs(one.astype("float64") - other.astype("float64")))
     if not np.array_equal(np.isfinite(one), np.isfinite(other)):

@@ -153,6 +153,172 @@ def test_what_is_no_mean_is_warned_of_by_name(tiny: Any) -> None:
     assert {(each.filename, each.lineno) for each in values} == {(__file__, line)}
 
 
+class Arrays(keras.Model):
+    """Returns all that `values` makes of a batch, of which little is a scalar."""
+
+    def __init__(self, values: Any) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+        self.values = values
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = ops.mean(ops.square(y - y_pred))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss, **self.values(x, y_pred)}
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        return self.values(data[0], self(data[0]))
+
+
+def of_any_form(x: Any, y_pred: Any) -> dict[str, Any]:
+    """Statistics of all examples and rows of each, most of which a graph alone tells apart."""
+    labels = tf.cast(x[:, 0] > 0, "int32")
+    return {
+        "first": x[:3],
+        "last": tf.identity(x[-1]),
+        "number": x[0, 0],
+        "each_second": tf.strings.as_string(x)[::2],
+        "time_major": tf.transpose(tf.reshape(x, [-1, 2, 2]), [1, 0, 2]),
+        "counts": tf.math.bincount(labels, minlength=2, maxlength=2),
+        "some": tf.boolean_mask(x, x[:, 0] > 0),
+        **of_simple_forms(x, y_pred),
+    }
+
+
+def of_simple_forms(x: Any, y_pred: Any) -> dict[str, Any]:
+    """Means over the examples, counts of them, and rows of each."""
+    labels = tf.cast(x[:, 0] > 0, "int32")
+    return {
+        "means": tf.concat([tf.reduce_mean(x, 0)] * 2, 0),
+        "confusion": tf.math.confusion_matrix(labels, tf.argmax(x[:, :3], 1), 5),
+        "rows": y_pred,
+        "classes": tf.argmax(x, 1),
+        "positive": x > 0,
+        "words": tf.strings.as_string(x),
+        "word": tf.constant("constant"),
+        "nothing": None,
+        "inner": {"ragged": tf.RaggedTensor.from_tensor(x), "sparse": tf.sparse.from_dense(x)},
+    }
+
+
+def of_sums(x: Any, y_pred: Any) -> dict[str, Any]:
+    labels = tf.cast(x[:, 0] > 0, "int32")
+    return {
+        "sums": tf.reduce_sum(x, 0),
+        "of_classes": tf.math.unsorted_segment_sum(x, labels, 2),
+        "products": tf.matmul(x, x, transpose_a=True),
+        "both": tf.reduce_sum(y_pred, 0) + 2 * tf.reduce_mean(x, 0)[:1],
+        "constants": np.arange(3.0),
+        "list": [tf.reduce_sum(x), tf.reduce_mean(x)],
+    }
+
+
+def with_arrays(values: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    model = Arrays(values)
+    model.compile(keras.optimizers.SGD(0.1))
+    return model
+
+
+def logs_of(model: keras.Model, trainer: Any) -> list[dict[str, Any]]:
+    """What a call of each kind logs last."""
+    pipeline = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    known = {"batch_size": 4, "epochs": 2, "shuffle": False, "validation_data": (X, Y)}
+    return [
+        {name: values[-1] for name, values in history.history.items()}
+        for history in (
+            trainer.fit(X, Y, verbose=0, **known),
+            trainer.fit(pipeline, epochs=2, shuffle=False, verbose=0),
+        )
+    ] + [
+        trainer.evaluate(pipeline, verbose=0, return_dict=True),
+        trainer.train_on_batch(X, Y, return_dict=True),
+        trainer.test_on_batch(X[:1], Y[:1], return_dict=True),
+    ]
+
+
+def dense(value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 0:
+        value = value.item()  # Keras' methods for one batch put all that they return into arrays
+    if isinstance(value, tf.SparseTensor):
+        value = tf.sparse.to_dense(value)
+    return np.asarray(value.to_tensor() if isinstance(value, tf.RaggedTensor) else value)
+
+
+def assert_alike(got: Any, expected: Any) -> None:
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        one, other = dense(got[name]), dense(value)
+        assert one.shape == other.shape, name
+        if other.dtype.kind == "f":
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6, err_msg=name)
+        else:
+            np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("values", [of_any_form, of_sums])
+def test_arrays_of_all_replicas_are_logged(tiny: Any, values: Any, replicas: int) -> None:
+    one = with_arrays(values)
+    expected = logs_of(one, one)
+    many = with_arrays(values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = logs_of(many, kfit.Trainer(many, tiny.strategy(replicas)))
+    for logs, wanted in zip(got, expected, strict=True):
+        assert_alike(logs, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:With `run_eagerly=True` kfit cannot read")
+def test_arrays_without_a_graph_are_rows_if_they_have_as_many_as_examples(tiny: Any) -> None:
+    one, many = with_arrays(of_simple_forms), with_arrays(of_simple_forms)
+    one.run_eagerly = many.run_eagerly = True
+    trainer = kfit.Trainer(many, tiny.strategy(2))
+    for logs, wanted in zip(logs_of(many, trainer), logs_of(one, one), strict=True):
+        assert_alike(logs, wanted)
+
+
+def test_rows_that_are_not_those_of_one_device_are_warned_of(tiny: Any) -> None:
+    def values(x: Any, y_pred: Any) -> dict[str, Any]:
+        rows = tf.cast(tf.shape(x)[0], x.dtype)
+        return {
+            "divided": x / rows,
+            "padded": tf.concat([x, tf.ones([1, 4])], 0),
+            "reversed": tf.reverse(x, [0]),
+            "largest": tf.reduce_max(x, 0),
+            "shown": tf.strings.as_string(tf.reduce_mean(x)),
+        }
+
+    with pytest.warns() as caught:
+        kfit.Trainer(with_arrays(values), tiny.strategy(2)).fit(X, Y, batch_size=7, verbose=0)
+    said = {str(each.message).split("'")[1]: str(each.message) for each in caught}
+    assert {name: " ".join(text.split()[7:10]) for name, text in said.items()} == {
+        "divided": "has a row",
+        "padded": "has a row",
+        "reversed": "combines the examples",
+        "largest": "is neither a",
+        "shown": "is computed from",
+    }
+
+
+def test_values_of_other_shapes_on_other_replicas_are_named(tiny: Any) -> None:
+    def values(x: Any, y_pred: Any) -> dict[str, Any]:
+        return {"seen": tf.math.bincount(tf.cast(tf.range(tf.shape(x)[0]), "int32"))}
+
+    trainer = kfit.Trainer(with_arrays(values), tiny.strategy(2))
+    with pytest.raises(
+        (ValueError, tf.errors.InvalidArgumentError), match=r"returns .*seen.*, whose"
+    ):
+        trainer.evaluate(X, Y, batch_size=7, verbose=0)
+
+
 class PredictsMore(keras.Model):
     """Predicts rows, deep in a structure of its own, beside numbers of the whole batch."""
 

@@ -67,6 +67,16 @@ class NormalizesGradients(keras.Model):
         return {"loss": loss}
 
 
+class ReturnsMore(keras.Model):
+    """Returns rows, sums of classes and what is no number."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        words = tf.strings.as_string(y)
+        sums = tf.math.unsorted_segment_sum(x, y, 3)
+        return {**super().train_step(data), "x": x, "sums": sums, "words": words, "none": None}
+
+
 def summed(y: Any, y_pred: Any) -> Any:
     """A loss of the user's that sums over the examples."""
     return tf.reduce_sum(PER_EXAMPLE.call(y, y_pred))
@@ -202,6 +212,14 @@ def test_an_own_train_step_is_named(tiny: Any) -> None:
     found = verified(model(cls=NormalizesGradients), tiny)
     assert found.verdict == "differs"
     assert [c.name for c in found.causes] == ["NormalizesGradients.train_step"]
+
+
+def test_a_step_that_returns_more_than_numbers_is_equal(tiny: Any) -> None:
+    found = verified(model(cls=ReturnsMore), tiny)
+    assert found.verdict == "equal"
+    logs = {each.name for each in found.differences if each.kind == "log"}
+    assert {"sums", "x"} <= logs
+    assert not {"words", "none"} & logs
 
 
 @pytest.mark.long

@@ -312,6 +312,12 @@ class Returning(keras.Sequential):
         self.optimizer.apply(grads, self.trainable_variables)
         return {"batch_loss": loss, "norm": tf.linalg.global_norm(self.trainable_variables)}
 
+    def test_step(self, batch: Any) -> dict[str, Any]:
+        """Returns sums over the examples, and what each example has, of which some are strings."""
+        x, _ = batch
+        words = tf.strings.as_string(x[:, :2])
+        return {"sums": tf.reduce_sum(x, 0), "rows": self(x), "first": x[:3], "words": words}
+
 
 @case
 def returned_values(task: Task) -> Result:
@@ -320,7 +326,8 @@ def returned_values(task: Task) -> Result:
     model.compile(keras.optimizers.SGD(0.1), metrics=["accuracy"])
     trainer = task.trainer(model)
     trainer.fit(*data(), **{**FIXED, "epochs": 10})
-    return result(trainer)
+    logs = trainer.evaluate(*data(), batch_size=BATCH_SIZE, verbose=0, return_dict=True)
+    return result(trainer, scores=[np.asarray(logs[name], "f8").tolist() for name in sorted(logs)])
 
 
 @case
@@ -347,6 +354,25 @@ def examples_in_place(task: Task) -> Result:
     trainer.fit(x.reshape(-1, 2, 2), y, **FIXED)
     predicted = trainer.predict(x.reshape(-1, 2, 2), batch_size=BATCH_SIZE, verbose=0)
     return result(trainer, predicted=predicted.tolist())
+
+
+class OfStrings(keras.Model):
+    """Predicts texts of any length, of which some are empty."""
+
+    def predict_step(self, batch: Any) -> Any:
+        x, *_ = keras.utils.unpack_x_y_sample_weight(batch)
+        words = tf.strings.regex_replace(tf.strings.as_string(x), "^-.*", "")
+        return words, tf.RaggedTensor.from_tensor(words, padding="")
+
+
+@case
+def strings_predicted(task: Task) -> Result:
+    model = OfStrings()
+    model.compile()
+    outputs = task.trainer(model).predict(data(13)[0], batch_size=5, verbose=0)
+    texts = [str(np.asarray(outputs[0]).tolist()), str(outputs[1].to_list())]
+    lengths = [[len(text)] for text in texts]
+    return {"exact": texts, "weights": [], "history": {}, "predicted": lengths}
 
 
 class ToSparseAndRagged(keras.layers.Layer):
