@@ -98,8 +98,9 @@ def _sizes_of_parts(replica: Replica) -> set[int]:
 
 
 def _static(number: Any) -> int | None:
-    known = number if number is None or isinstance(number, int) else tf.get_static_value(number)
-    return None if known is None else int(known)
+    """Returns a number that is known; in a graph, rows whose number is a tensor have no size."""
+    is_known = isinstance(number, int) or (number is not None and tf.executing_eagerly())
+    return int(number) if is_known else None
 
 
 def has_rows_elsewhere(value: Any, replica: Replica) -> bool:
