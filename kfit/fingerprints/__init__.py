@@ -5,7 +5,13 @@ equal in every process that runs the same program, so there are no addresses, re
 or numbers that Keras appends to names among them. No batch is drawn to compute a fingerprint.
 """
 
-from kfit.fingerprints.comparison import SECTIONS, Difference, Section, compare
+from kfit.fingerprints.comparison import (
+    SECTIONS,
+    Difference,
+    Section,
+    compare,
+    differing_attributes,
+)
 from kfit.fingerprints.of_training import fingerprint_of, of_model, of_optimizers
 
 __all__ = [
@@ -13,6 +19,7 @@ __all__ = [
     "Difference",
     "Section",
     "compare",
+    "differing_attributes",
     "fingerprint_of",
     "of_model",
     "of_optimizers",

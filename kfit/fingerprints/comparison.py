@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 Section: TypeAlias = Literal[
@@ -67,18 +67,40 @@ def compare(
         here, there = own.get(section), kept.get(section)
         if here is None or not isinstance(there, Mapping):
             continue
-        keys = [*here, *(key for key in there if key not in here)]
-        if not alike:
-            keys = [k for k in keys if k in here and k in there and not k.endswith(".code")]
-        lines = [
-            f"{section}: {_difference(key, here, there)}"
-            for key in keys
-            if key not in here or key not in there or repr(here[key]) != repr(there[key])
-        ]
+        lines = [f"{section}: {line}" for line in _lines(here, there, alike=alike)]
         if len(lines) > _MOST:
             lines = [*lines[:_MOST], f"{section}: and {len(lines) - _MOST} more"]
         found += [Difference(section, line) for line in lines]
     return found
+
+
+def differing_attributes(
+    own: Mapping[str, Mapping[str, Any]], kept: Mapping[str, Mapping[str, Any]]
+) -> list[Difference]:
+    """Lists numbers that objects of the user's hold, and that are not those of the snapshot.
+
+    They may be settings that the user has changed. But they may also be what a clock gave, or what
+    a hook of an earlier `fit` has set, so an unchanged program may have others.
+
+    Args:
+        own: The fingerprint of this training.
+        kept: The fingerprint in the snapshot.
+    """
+    lines = _lines(own.get("attributes", {}), kept.get("attributes", {}))
+    sections: dict[str, Section] = {section: section for section in SECTIONS}
+    found = [(sections.get(line.split(":")[0]), line) for line in lines]
+    return [Difference(section, line) for section, line in found if section is not None]
+
+
+def _lines(
+    here: Mapping[str, Any], there: Mapping[str, Any], *, alike: bool = True
+) -> Iterator[str]:
+    keys = [*here, *(key for key in there if key not in here)]
+    if not alike:
+        keys = [k for k in keys if k in here and k in there and not k.endswith(".code")]
+    for key in keys:
+        if key not in here or key not in there or repr(here[key]) != repr(there[key]):
+            yield _difference(key, here, there)
 
 
 def _difference(key: str, here: Mapping[str, Any], there: Mapping[str, Any]) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
 
 from kfit.distribute.owned import owned_optimizers
 from kfit.fingerprints.pipelines import drawn_seed_of, of_data
-from kfit.fingerprints.plain import config_of, flat, numbers_of, plain, stable
+from kfit.fingerprints.plain import config_of, flat, is_argument, numbers_of, plain, stable
 from kfit.internals.layers import all_layers
 from kfit.internals.models import compile_arguments
 from kfit.internals.randomness import program_seed
 
 Values = dict[str, Any]
+
+_HELD = "(held)"
+"""A key for the numbers that an object holds, and that may be no settings of the program."""
 
 
 def fingerprint_of(
@@ -37,20 +41,27 @@ def fingerprint_of(
         class_weight: The weights of classes, as `fit` takes them.
         validation: Other values that describe the validation, such as its number of steps.
 
+    A number that an object of the user's holds is compared as a setting if its name is that of an
+    argument of the constructor. Any other one may be what a clock gave (`self.start_time`), or what
+    a hook of an earlier `fit` has set (`model.current_epoch`), which an unchanged program does not
+    repeat. So these are in a section of their own, "attributes", whose differences are only told.
+
     Returns:
         The description, which is called the fingerprint: a dict of plain values for each section,
         such as "data" or "model".
     """
+    compared, attributes = _parted(
+        {"model": of_model(model), **of_optimizers(model), **_of_compiled(model)}
+    )
     found: dict[str, Values] = {
         "data": of_data(*data),
         "seed": {"seed": program_seed() if seed is None else seed},
         "class_weight": dict(flat(plain(class_weight or {}))),
         "validation_data": {},
-        # Not a section of `compare`: it may change, with a warning.
+        # Not sections of `compare`: they may change, with a warning.
         "drawn_seed": drawn_seed_of(data[0]),
-        "model": of_model(model),
-        **of_optimizers(model),
-        **_of_compiled(model),
+        "attributes": attributes,
+        **compared,
     }
     if validation_data is not None:
         parts = keras.utils.unpack_x_y_sample_weight(validation_data)
@@ -88,12 +99,56 @@ def of_model(model: keras.Model, *, with_own_settings: bool = True) -> Values:
             config = {"connections": f"#{zlib.crc32(connections):08x}"}
         if isinstance(layer, keras.layers.Lambda):
             config["function"] = layer.function
-        # Seeds may be drawn anew in each process; what they have led to is in the snapshot.
-        config = {k: v for k, v in config.items() if not k.endswith("_initializer") and k != "seed"}
+        config = _without_draws(config)
         found.update((k, v) for k, v in flat(plain(config), place) if v is not None)
-        if is_own:
-            found.update(flat(numbers_of(layer, usual), place))
+        if is_own and (numbers := _numbers_in(layer, {*usual, "seed"})):
+            found.update(flat(numbers, place))
     return found
+
+
+def _without_draws(config: Any) -> Any:
+    """Returns a copy of a layer's configuration without seeds and initializers, at any depth.
+
+    Seeds may be drawn anew in each process, also by a layer in a wrapper such as TimeDistributed.
+    What they and the initializers have led to is in the snapshot.
+    """
+    if isinstance(config, (list, tuple)):
+        return [_without_draws(part) for part in config]
+    if not isinstance(config, dict):
+        return config
+    return {
+        key: _without_draws(part)
+        for key, part in config.items()
+        if key != "seed" and not str(key).endswith("_initializer")
+    }
+
+
+def _numbers_in(value: Any, besides: Collection[str]) -> Values:
+    """Returns the numbers that an object holds; under `_HELD` those that may be no settings."""
+    found = numbers_of(value, besides)
+    held = {name: number for name, number in found.items() if not is_argument(value, name)}
+    said = {name: number for name, number in found.items() if name not in held}
+    return {**said, **({_HELD: held} if held else {})}
+
+
+def _parted(sections: Mapping[str, Values]) -> tuple[dict[str, Values], Values]:
+    """Takes the numbers that may be no settings out of sections of a fingerprint.
+
+    Returns:
+        The sections without these numbers, and the numbers: by the section and their name.
+    """
+    mark = f".{_HELD}"
+    said = {
+        section: {key: value for key, value in found.items() if mark not in key}
+        for section, found in sections.items()
+    }
+    held = {
+        f"{section}: {key.replace(mark, '')}": value
+        for section, found in sections.items()
+        for key, value in found.items()
+        if mark in key
+    }
+    return said, held
 
 
 def _named(config: Any) -> bool:
@@ -173,5 +228,5 @@ def _described(value: Any) -> Any:
     found = plain(value)
     is_own = isinstance(value, (keras.losses.Loss, keras.Metric))
     if is_own and not type(value).__module__.startswith("keras."):
-        found = {**found, **numbers_of(value, {"built"})}
+        found = {**found, **_numbers_in(value, {"built"})}
     return found

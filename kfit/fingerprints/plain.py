@@ -5,6 +5,7 @@ The descriptions are compared with those in a snapshot.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import types
@@ -100,6 +101,16 @@ def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
         for name, number in vars(value).items()
         if type(number) in (bool, int, float) and name[0] != "_" and name not in besides
     }
+
+
+def is_argument(value: Any, name: str) -> bool:
+    """Returns whether the constructor of an object takes an argument of this name.
+
+    The constructors of the classes from which the object's class is derived count, too.
+    """
+    made = (vars(kind).get("__init__") for kind in type(value).__mro__)
+    own = (each for each in made if isinstance(each, types.FunctionType))
+    return any(name in inspect.signature(each).parameters for each in own)
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.cluster.printable import printable
-from kfit.fingerprints import SECTIONS, Section, compare
+from kfit.fingerprints import SECTIONS, Section, compare, differing_attributes
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.training.fit_state import FitState
 
@@ -67,6 +67,7 @@ def refuse_another(
     found = compare(own, snapshot.state.get("fingerprint", {}), alike=alike)
     compared = _compared(parts)
     found = [difference for difference in found if difference.section in compared]
+    _warn_of_attributes(own, snapshot, set(compared).difference(allowed))
     differ = {difference.section for difference in found}
     # Variables of other shapes, say, cannot be restored, whatever the user allows.
     impossible = fit.differing_variables(snapshot, parts)
@@ -113,6 +114,29 @@ def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:
             "global seed, and each start of the workers draws another one. Of the epoch that was "
             "interrupted some examples may be seen twice and others not. Call "
             "`keras.utils.set_random_seed` before the data set is made."
+        )
+
+
+def _warn_of_attributes(
+    own: Fingerprint, snapshot: Snapshot, sections: Collection[Section]
+) -> None:
+    """Warns if objects of the user's hold other numbers than in the snapshot's training.
+
+    Args:
+        own: The fingerprint (description) of this training.
+        snapshot: The snapshot, which contains the fingerprint of its training.
+        sections: The sections of the fingerprint that must be equal.
+    """
+    found = differing_attributes(own, snapshot.state.get("fingerprint", {}))
+    lines = [each.line for each in found if each.section in sections]
+    if lines:
+        warn_user(
+            f"Since the snapshot of step {snapshot.about['step']} some attributes have other "
+            "values:\n  "
+            + "\n  ".join(map(printable, lines))
+            + "\nTraining goes on with the present ones. That is right for what a clock gave. But "
+            "what a hook of a finished `fit` has set must be set again; and a setting that is an "
+            "argument of the constructor, by the name of the attribute, is compared strictly."
         )
 
 

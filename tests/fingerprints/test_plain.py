@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from kfit.fingerprints.plain import config_of, flat, numbers_of, plain, stable
+from kfit.fingerprints.plain import config_of, flat, is_argument, numbers_of, plain, stable
 
 
 def made(rate: float) -> Any:
@@ -68,6 +68,20 @@ def test_what_has_no_configuration_is_its_class() -> None:
     assert config_of(Own()) == {}
     assert numbers_of(Own()) == {"rate": 0.5}
     assert plain({"b", "a"}) == ["'a'", "'b'"]
+
+
+def test_an_argument_of_a_constructor_is_a_setting() -> None:
+    class Base:
+        def __init__(self, scale: float) -> None:
+            self.scale, self.begun = scale, 1.5
+
+    class Derived(Base):
+        def __init__(self, *, rate: float, **rest: Any) -> None:
+            super().__init__(**rest)
+            self.rate = rate
+
+    made = Derived(rate=1.0, scale=2.0)
+    assert [name for name in vars(made) if is_argument(made, name)] == ["scale", "rate"]
 
 
 def test_leaves_have_paths() -> None:

@@ -3,6 +3,7 @@
 import ast
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,46 @@ def test_what_is_no_change(snapshot: Path, tmp_path: Path) -> None:
     assert int(model.optimizer.iterations.numpy()) == 12
     with pytest.raises(SnapshotMismatchError, match=r"loss: loss.scale is 0.25, in the snapshot 0"):
         train(backup, loss=Scaled(0.25))
+
+
+class Dated(Scaled):
+    """A loss that knows when it was made."""
+
+    def __init__(self) -> None:
+        super().__init__(0.5)
+        self.made_at = time.time()
+
+
+def test_what_a_clock_gave_is_told_and_not_refused(tmp_path: Path) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    train(backup, cut=True, loss=Dated())
+    with pytest.warns(UserWarning, match=r"other values:\n  loss: loss.made_at is \d+"):
+        train(backup, loss=Dated())
+
+
+def test_a_number_that_a_hook_of_a_finished_fit_has_set_is_told(tmp_path: Path) -> None:
+    class Counts(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.model.current_epoch = epoch
+
+    class Own(keras.Sequential):
+        """A model of the user's, which may hold numbers."""
+
+    def program(*others: Any) -> None:
+        fits.forget()
+        keras.utils.set_random_seed(1)
+        model = Own([keras.Input((4,)), layers.Dense(3)])
+        model.compile("sgd", "mse")
+        backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+        trainer = kfit.Trainer(model, kfit.distribute.OneDevice())
+        for _ in range(2):
+            callbacks = [Counts(), backup, *others]
+            trainer.fit(*arrays(), batch_size=10, epochs=1, verbose=0, callbacks=callbacks)
+
+    with pytest.raises(CutError):
+        program(Cut())
+    with pytest.warns(UserWarning, match="current_epoch is not there, in the snapshot 0"):
+        program()
 
 
 @pytest.mark.parametrize(
