@@ -168,6 +168,7 @@ class BackupAndRestore(TrainingCallback):
         self._is_past = False  # whether the snapshot is of more epochs than this `fit` is to train
         self._weights_before: int | None = None
         self._saved: tuple[int, int] | None = None
+        self._saved_as_last = False
         self._saved_step = 0
         self._saved_at = 0.0
         self._held_up = 0.0
@@ -311,7 +312,8 @@ class BackupAndRestore(TrainingCallback):
         if reason == "epoch" and self.save_freq != "epoch" and not is_last:
             return
         progress = training.progress
-        if self._saved == (progress.epoch, progress.step_in_epoch):
+        at_end = is_last and not self._saved_as_last
+        if self._saved == (progress.epoch, progress.step_in_epoch) and not at_end:
             if reason == "stop":
                 self._writer.wait()
             return
@@ -337,7 +339,7 @@ class BackupAndRestore(TrainingCallback):
                 self._writer.wait()
         self._held_up = time.monotonic() - begun
         training.account.waited_for_save(self._held_up)
-        self._mark_saved()
+        self._mark_saved(as_last=is_last)
 
     def on_fit_exit(self, succeeded: bool) -> None:
         """Waits until the last snapshot is written, and unlocks the directory.
@@ -388,8 +390,8 @@ class BackupAndRestore(TrainingCallback):
             return self.save_freq.total_seconds()
         return max(_SHORTEST, (self._held_up + self._writer.seconds) / _OVERHEAD)
 
-    def _mark_saved(self) -> None:
-        progress = self._training.progress
+    def _mark_saved(self, *, as_last: bool = False) -> None:
+        progress, self._saved_as_last = self._training.progress, as_last
         self._saved = (progress.epoch, progress.step_in_epoch)
         self._saved_step = progress.step
         self._saved_at = time.monotonic()
@@ -493,6 +495,10 @@ class BackupAndRestore(TrainingCallback):
                 f"{place}: a callback has ended `fit` number {self._fit} of this program there, "
                 "and it takes no further step, unless that callback decides otherwise now. "
                 f"{anew}"
+            )
+        if kept["data"].get("ended"):
+            return (
+                f"{place}: `fit` number {self._fit} of this program has ended there with its data"
             )
         return place
 

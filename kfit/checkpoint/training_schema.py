@@ -67,6 +67,11 @@ def _part(value: Any, place: str) -> None:
         raise ValueError(f"{place} is {value!r:.50}; expected a part of the model's state")
 
 
+def _flag(value: Any, place: str) -> None:
+    if not (isinstance(value, list) and [type(part) for part in value] == [int, bool]):
+        raise ValueError(f"{place} is {value!r:.50}; expected a number and a bool")
+
+
 def _path(value: Any, place: str) -> None:
     if not (isinstance(value, list) and value and {type(part) for part in value} <= {str, int}):
         raise ValueError(f"{place} is {value!r:.50}; expected names and indices")
@@ -142,7 +147,7 @@ _ABOUT = record(
     may={
         **dict.fromkeys(("epoch", "step_in_epoch", "fit", "lock_count"), count),
         **dict.fromkeys(("num_replicas", "num_workers"), count),
-        **dict.fromkeys(("finished", "stopped", "compiled_anew"), is_a(bool)),
+        **dict.fromkeys(("finished", "stopped", "compiled_anew", "compiled_at_begin"), is_a(bool)),
         **dict.fromkeys(("model", "strategy", "run"), text),
         "created": seconds,
         **dict.fromkeys(("data", "data_position"), is_a(dict)),
@@ -171,5 +176,6 @@ _STATE = record(
     may={
         "histories": each_value(record({"epoch": is_a(list), "history": is_a(dict)})),
         "fingerprint": is_a(dict),
+        "trainable": record({"parts": count, "changed": each(_flag), "trained": each(_flag)}),
     },
 )

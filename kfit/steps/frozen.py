@@ -102,6 +102,67 @@ def warn_of_thawed(model: keras.Model) -> None:
     )
 
 
+class TrainableFlags:
+    """The `trainable` flags of a model as a part of the state of one `fit`.
+
+    Hooks may freeze and thaw layers. A training that resumes, or a `fit` that an earlier run has
+    finished, does not call these hooks again. So a snapshot holds the flags that differ from those
+    at the beginning of the `fit`, and the flags by which the steps are traced (see above).
+
+    Args:
+        model: The model, when the `fit` begins.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._begun = _flags(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the flags that differ from those at the beginning.
+
+        Returns:
+            The number of layers and variables ("parts"), and for each that differs its number and
+            its flag: now ("changed"), and as the steps train it ("trained").
+        """
+        parts, first = _parts(self._model), _kept(self._model)
+        now = [part.trainable for part in parts]
+        begun = [self._begun.get(id(part), flag) for part, flag in zip(parts, now, strict=True)]
+        trained = [first.get(id(part), flag) for part, flag in zip(parts, begun, strict=True)]
+        return {
+            "parts": len(parts),
+            "changed": _differing(now, begun),
+            "trained": _differing(trained, begun),
+        }
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Sets the flags to those of a snapshot, and lets later steps train what its steps trained.
+
+        Args:
+            state: What `state_dict` has returned; None if the snapshot does not have it. The flags
+                stay as they are if the model has other parts now.
+        """
+        parts = _parts(self._model)
+        if state is None or state["parts"] != len(parts):
+            return
+        begun = {id(part): self._begun.get(id(part), part.trainable) for part in parts}
+        if not _kept(self._model) and state["trained"]:
+            _set(self._model, {**begun, **_by_id(parts, state["trained"])})
+        remember_trained(self._model)
+        changed = _by_id(parts, state["changed"])
+        _set(self._model, {**begun, **changed})
+        # In a process that goes on after an error, the hooks may have changed them before.
+        self._begun.update((part, not flag) for part, flag in changed.items())
+
+
+def _differing(now: list[bool], begun: list[bool]) -> list[list[Any]]:
+    both = enumerate(zip(now, begun, strict=True))
+    return [[number, flag] for number, (flag, before) in both if flag != before]
+
+
+def _by_id(parts: list[Any], flags: list[list[Any]]) -> Flags:
+    return {id(parts[number]): flag for number, flag in flags if number < len(parts)}
+
+
 def _kept(model: keras.Model) -> Flags:
     """Returns the `trainable` flags that are recorded for the model, by the ids of its parts.
 

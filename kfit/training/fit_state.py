@@ -33,6 +33,7 @@ from kfit.objects import Generators
 from kfit.objects.attributes import check_entries
 from kfit.objects.values import decode
 from kfit.report import Account
+from kfit.steps.frozen import TrainableFlags
 from kfit.training.call import Call
 from kfit.training.progress import Progress
 from kfit.training.share_snapshot import share_snapshot
@@ -95,11 +96,21 @@ class FitState:
     _frozen: Snapshot | None = None
     _late: LateVariables | None = None
     _early: list[Snapshot] = field(default_factory=list)
+    _has_begun: bool = False
     _has_stepped: bool = False
     _goes_on: bool = False
 
     def __post_init__(self) -> None:
-        self._begun_as = self.call.graphs.compiled
+        self._made_as = self._begun_as = self.call.graphs.compiled
+        self._flags = TrainableFlags(self.model)
+
+    def note_beginning(self) -> None:
+        """Records how the model is compiled; called after `on_train_begin`.
+
+        What hooks do in `on_train_begin`, they do again in each run. So a `compile` there is none
+        in the middle of training.
+        """
+        self._has_begun, self._begun_as = True, self.call.graphs.compiled
 
     @property
     def model(self) -> keras.Model:
@@ -128,8 +139,9 @@ class FitState:
 
     @property
     def is_over(self) -> bool:
-        """Whether all epochs are done, or training was stopped by `model.stop_training`."""
-        return self.has_all_epochs or bool(self.model.stop_training)
+        """Whether all epochs are done, the data has ended, or `model.stop_training` is set."""
+        has_ended = self.batches.has_ended
+        return self.has_all_epochs or has_ended or bool(self.model.stop_training)
 
     @property
     def has_all_epochs(self) -> bool:
@@ -234,6 +246,7 @@ class FitState:
             "validation_data": None if self.validation is None else self.validation.state_dict(),
             "learned": [None if each is None else each.learned for each in self._inputs],
             "callbacks": _copied(self.memory.state_dict(self.callbacks)) if self.is_chief else [],
+            "trainable": self._flags.state_dict(),
             "random": random,
             "account": self.account.state_dict(),
         }
@@ -334,8 +347,11 @@ class FitState:
             parts: The parts of the snapshot to restore, such as "model" or "progress".
 
         Returns:
-            A line for each difference; none if the parts can be restored.
+            A line for each difference; none if the parts can be restored. Of variables that an
+            `on_train_begin` makes by `compile`, there is none before it was called.
         """
+        if snapshot.about.get("compiled_at_begin") and not self._has_begun:
+            parts = [part for part in parts if part == "model"]
         may_lack = may_make_variables(self.model)
         return state.differences(self.model, snapshot.state["variables"], parts, may_lack=may_lack)
 
@@ -398,11 +414,7 @@ class FitState:
         lines = self.differing_variables(snapshot, parts)
         if "data" not in changes:
             lines += self.differing_data(snapshot, parts)
-        if lines:
-            raise SnapshotMismatchError(
-                f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
-                + "\n  ".join(map(printable, lines))
-            )
+        _refuse(snapshot, lines)
         self.resuming = Resuming(snapshot, tuple(parts), skip, frozenset(changes))
         if "progress" in parts:
             self.progress.load_state_dict(snapshot.state["progress"])
@@ -454,10 +466,16 @@ class FitState:
         """Restores the snapshot that `request_restore` or `pass_over` has requested.
 
         All tasks must call it at the same place in the training.
+
+        Raises:
+            SnapshotMismatchError: If an `on_train_begin` has compiled the model, in this run or in
+                that of the snapshot, and the model's variables are not those of the snapshot.
         """
         assert self.resuming is not None
         (snapshot, parts, skip, changes), self.resuming = self.resuming, None
         kept = snapshot.state
+        if self._is_compiled_at_begin or snapshot.about.get("compiled_at_begin"):
+            _refuse(snapshot, self.differing_variables(snapshot, parts))
         rates = _learning_rates(self.model) if "learning_rate" in changes else []
         late = LateVariables(self.model, kept["variables"], parts, self.strategy)
         self._late = None if late.give() else late
@@ -465,6 +483,7 @@ class FitState:
         self._goes_on = kept["progress"]["step"] > 0
         for optimizer, rate in rates:
             optimizer.learning_rate = rate
+        self._flags.load_state_dict(kept.get("trainable"))
         if "progress" in parts:
             about = snapshot.about
             complete = bool(about.get("finished") or about.get("stopped"))
@@ -484,7 +503,8 @@ class FitState:
                 validation.load_state_dict(place)
         if "callbacks" in parts:
             epoch = kept["progress"]["epoch"]
-            is_over = kept["stop_training"] or epoch >= self.epochs
+            has_ended = self.batches.has_ended
+            is_over = kept["stop_training"] or has_ended or epoch >= self.epochs
             # If the tasks themselves have taken the snapshot, only the chief's has these states.
             own = Snapshot({}, {"callbacks": kept["callbacks"]}) if self.is_chief else None
             shared = share_snapshot(own, self.strategy)
@@ -519,12 +539,17 @@ class FitState:
 
     @property
     def is_compiled_anew(self) -> bool:
-        """Whether a hook has compiled the model since this `fit` began."""
+        """Whether a hook has compiled the model after all `on_train_begin`."""
         return self.call.graphs.compiled.differs_from(self._begun_as)
+
+    @property
+    def _is_compiled_at_begin(self) -> bool:
+        return self._begun_as.differs_from(self._made_as)
 
     def _about(self) -> dict[str, Any]:
         return {
             **({"compiled_anew": True} if self.is_compiled_anew else {}),
+            **({"compiled_at_begin": True} if self._is_compiled_at_begin else {}),
             **self.progress.state_dict(),
             "created": time.time(),
             "run": self.run,
@@ -536,6 +561,15 @@ class FitState:
             "model": self.model.name,
             "versions": _versions(),
         }
+
+
+def _refuse(snapshot: Snapshot, lines: Sequence[str]) -> None:
+    """Raises an error with the differences between a training and that of a snapshot, if any."""
+    if lines:
+        raise SnapshotMismatchError(
+            f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
+            + "\n  ".join(map(printable, lines))
+        )
 
 
 def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:

@@ -114,7 +114,6 @@ def fit(state: FitState, executor: Callable[[], StepExecutor]) -> None:
 
 def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecutor]) -> None:
     call, model, progress, batches = state.call, state.model, state.progress, state.batches
-    execution = executor()
 
     def took(steps: int, logs: Logs) -> None:
         progress.advance(steps)
@@ -125,6 +124,8 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
     with _reading(call, batches):
         batches.rewind()
     call.hook("on_train_begin")
+    state.note_beginning()
+    execution = executor()
     points.remember()
     agree_on_beginning(state)
     batches.first_epoch = progress.epoch  # a snapshot of kfit may replace it
@@ -152,6 +153,7 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
         with state.moving() if moves else _reading(call, batches):
             cursor = Cursor(batches, epoch, progress.step_in_epoch)
         if not cursor.step and _has_ended(state, epoch):  # just where the last epoch has ended
+            points.visit("epoch")  # the one after that epoch could not know it
             break
         logs = _take_steps(call, execution, cursor, pace, hooks, state.logs)
         if state.interrupted:

@@ -1,6 +1,6 @@
 """A whole program that is killed and run again: what it had done, it does not do again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,15 @@ class Life:
         if not self._left:
             raise KilledError
 
-    def fit(self, model: keras.Model, epochs: int, **options: Any) -> Any:
+    def fit(
+        self,
+        model: keras.Model,
+        epochs: int,
+        *callbacks: keras.callbacks.Callback,
+        data: Any = None,
+        arguments: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
         life = self
 
         class Lives(keras.callbacks.Callback):
@@ -52,12 +60,12 @@ class Life:
                 life.steps += 1
                 life.moment()
 
-        x, y = data()
-        backup = BackupAndRestore(self.folder / "backup", save_freq=2, **options)
+        x, y = arrays() if data is None else (data, None)
+        given = arguments if arguments is not None else {"batch_size": 8}
+        backup = BackupAndRestore(self.folder / "backup", **{"save_freq": 2, **options})
         trainer = kfit.Trainer(model, kfit.distribute.OneDevice(), seed=2)
-        history = trainer.fit(
-            x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=[backup, Lives()]
-        )
+        listed = [*callbacks, backup, Lives()]
+        history = trainer.fit(x, y, epochs=epochs, verbose=0, callbacks=listed, **given)
         self.moment()
         return history
 
@@ -65,12 +73,12 @@ class Life:
         self.printed.append(value)
 
     def evaluate(self, model: keras.Model) -> None:
-        x, y = data()
+        x, y = arrays()
         self.show(model.evaluate(x, y, verbose=0))
         self.moment()
 
 
-def data() -> Any:
+def arrays() -> Any:
     draw = np.random.default_rng(0)
     return draw.normal(size=(30, 4)).astype("float32"), draw.integers(0, 3, 30)
 
@@ -132,6 +140,70 @@ def of_two_models(life: Life) -> None:
     life.evaluate(other)
 
 
+class Compiles(keras.callbacks.Callback):
+    """Compiles the model before the first step of each `fit`."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.model.compile(keras.optimizers.Adam(0.01), loss)
+
+
+class Sets(keras.callbacks.Callback):
+    """Freezes or thaws the first layer at the beginning or the end of an epoch."""
+
+    def __init__(self, trainable: bool, begin: int = -1, end: int = -1) -> None:
+        super().__init__()
+        self.trainable, self.begin, self.end = trainable, begin, end
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self.begin:
+            self.model.layers[0].trainable = self.trainable
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self.end:
+            self.model.layers[0].trainable = self.trainable
+
+
+def with_compile_in_on_train_begin(life: Life) -> None:
+    model = made()
+    life.show(life.fit(model, 2, Compiles()).history)
+    life.show(life.fit(model, 2, Compiles()).history)
+    life.show([w.tolist() for w in model.get_weights()])
+
+
+def with_a_hook_that_thaws(life: Life) -> None:
+    model = made()
+    model.layers[0].trainable = False
+    compiled(model, 0.1)
+    life.show(life.fit(model, 2, Sets(True, end=0)).history)
+    compiled(model, 0.1)
+    life.show(life.fit(model, 2).history)
+    life.show([w.tolist() for w in model.get_weights()])
+
+
+def with_a_hook_that_freezes_before_the_first_step(life: Life) -> None:
+    model = made()
+    life.show(life.fit(model, 2, Sets(False, begin=0), Sets(True, end=0)).history)
+    life.show(life.fit(model, 1).history)
+    life.show([w.tolist() for w in model.get_weights()])
+
+
+def of_a_generator_that_ends(batches: int) -> Callable[[Life], None]:
+    """Makes a program whose first `fit` ends before its epochs, with the generator."""
+
+    def program(life: Life) -> None:
+        x, y = arrays()
+        parts = ((x[8 * (i % 3) :][:8], y[8 * (i % 3) :][:8]) for i in range(batches))
+        model = made()
+        ends = {"data": parts, "arguments": {"steps_per_epoch": 3}, "save_freq": "epoch"}
+        life.show(life.fit(model, 4, **ends).history)
+        life.evaluate(model)
+        life.show(life.fit(model, 2).history)
+        life.show([w.tolist() for w in model.get_weights()])
+
+    return program
+
+
 PROGRAMS = {f.__name__: f for f in (once, twice, in_a_loop, in_two_phases, of_two_models)}
 MOMENTS = {"once": 14, "twice": 24, "in_a_loop": 30, "in_two_phases": 19, "of_two_models": 20}
 SOME = {"once": (14,), "twice": (18,), "in_a_loop": (27,), "in_two_phases": (13,)}
@@ -169,6 +241,38 @@ def test_a_program_goes_on_where_it_was_killed(tmp_path: Path, name: str, moment
         again = first.steps + second.steps - untouched.steps
         assert 0 <= again <= 2, f"killed at moment {moment}: {again} steps done again"
         assert second.printed == untouched.printed, f"killed at moment {moment}"
+
+
+def cut(program: Callable[[Life], None], tmp_path: Path, moments: Iterable[int]) -> None:
+    """Asserts that a program shows the same if it is killed at any of some moments."""
+    untouched = lived(program, tmp_path / "untouched")
+    for moment in moments:
+        lived(program, tmp_path / str(moment), moment)
+        second = lived(program, tmp_path / str(moment))
+        assert second.printed == untouched.printed, f"killed at moment {moment}"
+
+
+def test_a_hook_may_compile_before_the_first_step(tmp_path: Path) -> None:
+    cut(with_compile_in_on_train_begin, tmp_path, (3, 7, 12))
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data", "ignore:`x` has ended")
+@pytest.mark.parametrize("batches", [5, 6])
+def test_a_fit_that_ends_with_its_generator_is_finished(tmp_path: Path, batches: int) -> None:
+    """In the midst of an epoch, and just with one."""
+    cut(of_a_generator_that_ends(batches), tmp_path, (4, batches + 1, batches + 7))
+
+
+def test_a_compile_in_on_train_begin_that_was_left_out_is_named(tmp_path: Path) -> None:
+    lived(with_compile_in_on_train_begin, tmp_path, 3)
+    with pytest.raises(SnapshotMismatchError, match=r"optimizer: .*momentum.* is not in"):
+        lived(twice, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:`trainable` of")
+def test_what_hooks_froze_and_thawed_stays_so(tmp_path: Path) -> None:
+    cut(with_a_hook_that_thaws, tmp_path / "thaws", (7, 10, 12))
+    cut(with_a_hook_that_freezes_before_the_first_step, tmp_path / "freezes", (3, 7, 12))
 
 
 def test_of_a_fit_whose_end_is_not_kept_the_model_is_that_of_a_later_one(tmp_path: Path) -> None:
@@ -251,7 +355,7 @@ def in_two(life: Life) -> None:
 
 
 def test_validation_data_may_become_others_of_another_kind(tmp_path: Path) -> None:
-    x, y = data()
+    x, y = arrays()
 
     class Dies(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
