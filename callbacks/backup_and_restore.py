@@ -217,11 +217,6 @@ class BackupAndRestore(TrainingCallback):
         progress = snapshot.state["progress"]
         position = progress["epoch"], progress["step_in_epoch"]
         self._is_past = "progress" in self.parts and position > (self._training.epochs, 0)
-        changed = f" (changed since: {', '.join(changes)})" if changes else ""
-        print(
-            f"kfit: going on from {self.backup_dir}, {self._place_of(snapshot)}{changed}",
-            flush=True,
-        )
         return Snapshot({**snapshot.about, "changes": changes}, snapshot.state)
 
     def resume(self, snapshot: Snapshot) -> None:
@@ -239,6 +234,10 @@ class BackupAndRestore(TrainingCallback):
         number = snapshot.about.get("passed_by")
         if number is None:
             changes = snapshot.about["changes"]
+            if self._training.is_chief:
+                changed = f" (changed since: {', '.join(changes)})" if changes else ""
+                place = f"{self._place_of(snapshot)}{changed}"
+                print(f"kfit: going on from {self.backup_dir}, {place}", flush=True)
             self._training.request_restore(snapshot, self.parts, changes=changes)
             return
         self._history = snapshot.state.get("histories", {}).get(str(number), {})

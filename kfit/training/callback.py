@@ -86,8 +86,9 @@ class TrainingCallback(keras.callbacks.Callback):
     def resume(self, snapshot: Snapshot) -> None:
         """Called on all tasks if `find_snapshot` has returned a snapshot on the chief.
 
-        To restore the snapshot, call `self.training.request_restore`. This hook is not called if a
-        callback before this one has already requested a restore.
+        To restore the snapshot, call `self.training.request_restore`. If several callbacks have
+        found one, the hook of the one with the newest is called first. It is not called if another
+        callback has already requested a restore.
 
         Args:
             snapshot: The snapshot that `find_snapshot` has returned.

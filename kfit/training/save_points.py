@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
+from kfit.checkpoint.snapshot import Snapshot
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.errors import is_consequence
@@ -30,6 +31,11 @@ _LONGEST = 400
 
 
 _LONGEST_PATH = 900
+
+
+def _rank(snapshot: Snapshot) -> tuple[bool, float]:
+    """Returns a key that orders snapshots: of this `fit` before of a later one, then by age."""
+    return "passed_by" in snapshot.about, -float(snapshot.about.get("created", 0.0))
 
 
 class PeerFailedError(RuntimeError):
@@ -67,9 +73,10 @@ class SavePoints:
         """Looks for a snapshot to resume from; called before `on_train_begin`.
 
         Each callback gets the state of the `fit`. On the chief, each callback then looks for a
-        snapshot. A snapshot that is found is sent to all tasks, and passed to the callback's
-        `resume`, which may request that the snapshot be restored. After such a request, `resume` of
-        the following callbacks is not called.
+        snapshot. The snapshots that are found are sent to all tasks. Each is passed to its
+        callback's `resume`, the newest first, until one requests that its snapshot be restored.
+        For example, one callback may save often on a fast disk, and another one rarely on a slow
+        disk that survives the machine.
 
         It is a collective: all tasks must call it.
 
@@ -81,21 +88,26 @@ class SavePoints:
         for callback in self._listeners:
             callback.set_training(self._fit)
         self._check_same()
-        for callback in self._callbacks:
-            found = None
-            try:
-                if self._fit.is_chief:
-                    found = callback.find_snapshot()
-            except Exception as error:
-                self._failure.note(error)
-            self._agree_on_failure()
-            snapshot = share_snapshot(found, self._fit.strategy)
-            if snapshot is not None and self._fit.resuming is None:
+        snapshots = [(callback, self._found(callback)) for callback in self._callbacks]
+        known = [(callback, found) for callback, found in snapshots if found is not None]
+        for callback, snapshot in sorted(known, key=lambda pair: _rank(pair[1])):
+            if self._fit.resuming is None:
                 callback.resume(snapshot)
         resuming = self._fit.resuming
         if resuming is not None:
             states = resuming.snapshot.state["callbacks"] if "callbacks" in resuming.parts else []
             self._fit.memory.prepare(self._fit.callbacks, states)
+
+    def _found(self, callback: TrainingCallback) -> Snapshot | None:
+        """Returns the snapshot that a callback has found on the chief, on all tasks."""
+        found = None
+        try:
+            if self._fit.is_chief:
+                found = callback.find_snapshot()
+        except Exception as error:
+            self._failure.note(error)
+        self._agree_on_failure()
+        return share_snapshot(found, self._fit.strategy)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
         """Creates and restores variables that only a training step makes; called before each step.

@@ -49,6 +49,7 @@ class Life:
         model: keras.Model,
         epochs: int,
         *callbacks: keras.callbacks.Callback,
+        after: Iterable[keras.callbacks.Callback] = (),
         data: Any = None,
         arguments: dict[str, Any] | None = None,
         **options: Any,
@@ -64,7 +65,7 @@ class Life:
         given = arguments if arguments is not None else {"batch_size": 8}
         backup = BackupAndRestore(self.folder / "backup", **{"save_freq": 2, **options})
         trainer = kfit.Trainer(model, kfit.distribute.OneDevice(), seed=2)
-        listed = [*callbacks, backup, Lives()]
+        listed = [*callbacks, backup, *after, Lives()]
         history = trainer.fit(x, y, epochs=epochs, verbose=0, callbacks=listed, **given)
         self.moment()
         return history
@@ -261,6 +262,30 @@ def test_a_hook_may_compile_before_the_first_step(tmp_path: Path) -> None:
 def test_a_fit_that_ends_with_its_generator_is_finished(tmp_path: Path, batches: int) -> None:
     """In the midst of an epoch, and just with one."""
     cut(of_a_generator_that_ends(batches), tmp_path, (4, batches + 1, batches + 7))
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_of_two_directories_the_newest_snapshot_counts(
+    tmp_path: Path, is_first: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def program(life: Life) -> None:
+        rare = BackupAndRestore(life.folder / "rare")
+        given = () if is_first else (rare,)
+        model = made()
+        after = {"after": [rare]} if is_first else {}
+        life.show(life.fit(model, 3, *given, **after).history)
+        life.show([w.tolist() for w in model.get_weights()])
+
+    untouched = lived(program, tmp_path / "untouched")
+    first = lived(program, tmp_path, 7)
+    second = lived(program, tmp_path)
+    assert first.steps + second.steps == untouched.steps + 1
+    assert second.printed == untouched.printed
+    said = capsys.readouterr().out
+    assert f"going on from {tmp_path / 'backup'}, step 6" in said
+    assert f"going on from {tmp_path / 'rare'}" not in said
+    third = lived(program, tmp_path)
+    assert (third.steps, third.printed) == (0, untouched.printed)
 
 
 def test_a_compile_in_on_train_begin_that_was_left_out_is_named(tmp_path: Path) -> None:
