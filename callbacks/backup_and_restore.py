@@ -21,7 +21,7 @@ from kfit.checkpoint.fits import (
     program_of,
 )
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
-from kfit.checkpoint.snapshot import Snapshot
+from kfit.checkpoint.snapshot import Snapshot, with_scalars, without_others
 from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.writer import Writer
@@ -207,7 +207,8 @@ class BackupAndRestore(TrainingCallback):
             if self._weights_before is not None:
                 lock.note_fits(marks.begun(lock.fits, self._fit, self._weights_before))
             return None
-        program.histories = {**snapshot.state.get("histories", {}), **program.histories}
+        histories = with_scalars(snapshot.state.get("histories", {}))
+        program.histories = {**histories, **program.histories}
         if beginning.kind == "passed":
             program.pass_over()
             return Snapshot({**snapshot.about, "passed_by": self._fit}, snapshot.state)
@@ -240,7 +241,7 @@ class BackupAndRestore(TrainingCallback):
                 print(f"kfit: going on from {self.backup_dir}, {place}", flush=True)
             self._training.request_restore(snapshot, self.parts, changes=changes)
             return
-        self._history = snapshot.state.get("histories", {}).get(str(number), {})
+        self._history = with_scalars(snapshot.state.get("histories", {}).get(str(number), {}))
         fits = self._training.pass_over(snapshot)
         if self._training.is_chief:
             warn_user(
@@ -439,7 +440,7 @@ class BackupAndRestore(TrainingCallback):
         program = program_of(self._path)
         for callback in self._training.callbacks:
             if isinstance(callback, keras.callbacks.History):
-                found = {"epoch": list(callback.epoch), "history": dict(callback.history)}
+                found = {"epoch": list(callback.epoch), "history": without_others(callback.history)}
                 program.histories[str(self._fit)] = found
         weights = self._training.checksum_of_weights()
         has_trained = not (program.has_passed or self._is_past)

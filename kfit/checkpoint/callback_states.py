@@ -25,7 +25,7 @@ from kfit.checkpoint.schema import (
     optional,
     record,
 )
-from kfit.checkpoint.snapshot import split
+from kfit.checkpoint.snapshot import split, with_scalars, without_others
 from kfit.checkpoint.written_files import (
     State,
     check_events,
@@ -160,6 +160,8 @@ class CallbackStates:
         states = []
         for name, callback in _named(callbacks):
             state = _state_of(callback)
+            if isinstance(callback, keras.callbacks.History) and state is not None:
+                state = self._of_history(name, state)
             if not isinstance(state, dict | None):
                 raise TypeError(f"`{name}.state_dict` must return a dict. It returned: {state!r}")
             attributes = self._attributes_of(name, callback)
@@ -172,6 +174,25 @@ class CallbackStates:
                     ) from error
                 states.append({"callback": name, "state": state, "attributes": attributes})
         return states
+
+    def _of_history(self, name: str, state: State) -> State:
+        """Returns the state of a History without objects that hooks have put into the logs.
+
+        The first time, a warning names them.
+
+        Args:
+            name: The name of the callback.
+            state: The state of the History.
+        """
+        kept = without_others(state["history"])
+        left = [key for key, old in state["history"].items() if _lacks(kept.get(key), old)]
+        if left and name not in self._warned:
+            self._warned.add(name)
+            warn_user(
+                f"A hook has put {listed(left)} into the logs, which is no number, string or array "
+                "and is not saved: after a restart the History has None for the epochs before."
+            )
+        return {**state, "history": kept}
 
     def _attributes_of(self, name: str, callback: keras.callbacks.Callback) -> list[State]:
         """Returns the attributes of a callback that have changed since training began.
@@ -281,7 +302,7 @@ class CallbackStates:
             if name in left:
                 entry = left.pop(name)
                 if entry["state"] is not None:
-                    self._load(callback, entry["state"], epoch)
+                    self._load(callback, with_scalars(entry["state"]), epoch)
                 self._load_attributes(callback, entry["attributes"])
             elif warn and _state_of(callback) is not None:
                 warn_user(f"The snapshot has no state of the callback {name}; it begins anew.")
@@ -346,6 +367,13 @@ def _state_of(callback: Any) -> Any:
     if isinstance(callback, keras.callbacks.History):
         names.append(_RESUMED_AT)
     return {name: getattr(callback, name) for name in names if hasattr(callback, name)} or None
+
+
+def _lacks(kept: Any, old: Any) -> bool:
+    """Returns whether `without_others` has left out a value of a History, or a part of it."""
+    if not isinstance(old, list):
+        return kept is None is not old
+    return any(new is None is not before for new, before in zip(kept, old, strict=True))
 
 
 def _remembered(callback: keras.callbacks.Callback) -> dict[str, Check]:

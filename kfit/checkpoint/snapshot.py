@@ -104,6 +104,40 @@ def join(values: Any, arrays: Mapping[str, Any], depth: int = 0) -> Any:
     return values
 
 
+def without_others(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns logs, or the lists of a History, without the values that `split` refuses.
+
+    In a list such a value becomes None, so that the others keep their places.
+    """
+    return {
+        key: [part if _is_kept(part) else None for part in value]
+        if isinstance(value, list)
+        else value
+        for key, value in logs.items()
+        if isinstance(value, list) or _is_kept(value)
+    }
+
+
+def with_scalars(tree: Any) -> Any:
+    """Returns a tree of dicts and lists with NumPy's scalars in place of arrays of no dimension.
+
+    On disk both are the same, but only a scalar can be formatted, and a float64 be written as JSON.
+    """
+    if isinstance(tree, dict):
+        return {key: with_scalars(part) for key, part in tree.items()}
+    if isinstance(tree, list):
+        return [with_scalars(part) for part in tree]
+    return tree[()] if isinstance(tree, np.ndarray) and tree.ndim == 0 else tree
+
+
+def _is_kept(value: Any) -> bool:
+    try:
+        split(value)
+    except ValueError:
+        return False
+    return True
+
+
 def to_json(values: Any) -> bytes:
     """Encodes values as JSON, also NaN and infinity; dicts keep the order of their keys."""
     return json.dumps(values, indent=1).encode()

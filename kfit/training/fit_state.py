@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from kfit.checkpoint import state
 from kfit.checkpoint.callback_states import CallbackStates
 from kfit.checkpoint.late_variables import LateVariables, may_make_variables, pairs
 from kfit.checkpoint.schema import each_value, is_a
-from kfit.checkpoint.snapshot import Snapshot, split
+from kfit.checkpoint.snapshot import Snapshot, split, with_scalars, without_others
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.checkpoint.training_schema import check_training
 from kfit.cluster.printable import printable
@@ -102,15 +103,19 @@ class FitState:
 
     def __post_init__(self) -> None:
         self._made_as = self._begun_as = self.call.graphs.compiled
-        self._flags = TrainableFlags(self.model)
 
     def note_beginning(self) -> None:
-        """Records how the model is compiled; called after `on_train_begin`.
+        """Records how the model is compiled, and what is frozen; called after `on_train_begin`.
 
         What hooks do in `on_train_begin`, they do again in each run. So a `compile` there is none
         in the middle of training.
         """
         self._has_begun, self._begun_as = True, self.call.graphs.compiled
+        self._flags = TrainableFlags(self.model)
+
+    @cached_property
+    def _flags(self) -> TrainableFlags:
+        return TrainableFlags(self.model)
 
     @property
     def model(self) -> keras.Model:
@@ -236,7 +241,7 @@ class FitState:
         kept = {
             "variables": variables if self._late is None else self._late.whole(variables),
             "progress": self.progress.state_dict(),
-            "logs": self.logs,
+            "logs": without_others(self.logs),
             "stop_training": bool(self.model.stop_training),
             "data": {
                 **self.batches.state_dict(),
@@ -488,7 +493,7 @@ class FitState:
             about = snapshot.about
             complete = bool(about.get("finished") or about.get("stopped"))
             self.account.restored(kept.get("account"), about["step"], complete=complete)
-            self.logs = dict(kept["logs"])
+            self.logs = with_scalars(dict(kept["logs"]))
             self.model.stop_training = kept["stop_training"]
             self.batches.first_epoch = kept["data"].get("first_epoch", 0)
             sections = ("data", "validation_data")

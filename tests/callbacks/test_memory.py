@@ -1,5 +1,7 @@
 """What Keras' own callbacks remember, and the files that they wrote too far."""
 
+import datetime as dt
+import json
 import os
 import warnings
 from typing import Any
@@ -327,3 +329,25 @@ def test_a_model_that_a_hook_has_compiled_is_not_resumed_as_another(tmp_path: An
         program(Ends())
     with pytest.raises(SnapshotMismatchError, match=r"a callback had compiled again.*two `fit`s"):
         program()
+
+
+@pytest.mark.filterwarnings("ignore:A hook has put")
+def test_what_hooks_put_into_the_logs_is_in_the_history_of_a_resumed_run(
+    training: Any, tmp_path: Any
+) -> None:
+    import kfit
+
+    class Puts(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any) -> None:
+            logs["f1"], logs["when"] = np.float64(epoch), dt.datetime(2026, 1, 1 + epoch)
+
+    machine = training.Machine(kfit.distribute.OneDevice())
+    machine.run([Puts()])
+    expected = machine.model.history.history
+    callbacks = [Puts(), BackupAndRestore(tmp_path / "backup", save_freq=1)]
+    with pytest.warns(UserWarning, match="A hook has put when into the logs, which is no number"):
+        machine.cut_at(15, callbacks)
+    machine.run(callbacks)
+    history = machine.model.history.history
+    assert json.dumps(history["f1"]) == json.dumps(expected["f1"])
+    assert history["when"] == [None, *expected["when"][1:]]

@@ -1,6 +1,7 @@
 """A state is taken apart into JSON and arrays and put together again."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from kfit.checkpoint import Snapshot, Store
-from kfit.checkpoint.snapshot import join, split, to_json
+from kfit.checkpoint.snapshot import join, split, to_json, with_scalars, without_others
 
 
 def test_what_a_person_sees_of_them(tmp_path: Any) -> None:
@@ -36,6 +37,22 @@ def test_a_state_comes_back() -> None:
     assert back["a"]["empty"] == {}
     assert back["tensor"] is state["tensor"]
     assert len(split([keras.Variable([1.0]), tf.Variable([1.0])])[1]) == 2
+
+
+def test_scalars_of_numpy_come_back_as_such(tmp_path: Path) -> None:
+    """An array without a dimension can be neither formatted nor written as JSON."""
+    state = {"f1": np.float64(0.5), "all": [np.float32(0.1), 3, np.ones(1)]}
+    store = Store(str(tmp_path))
+    store.save(Snapshot({"step": 1}, state))
+    back = with_scalars(store.read(store.names()[0]).state)
+    assert json.dumps(back["f1"]) == "0.5"
+    assert f"{back['all'][0]:.2f}" == "0.10"
+    assert back["all"][2].shape == (1,)
+
+
+def test_of_logs_what_cannot_be_kept_is_left_out() -> None:
+    logs = {"loss": 0.5, "when": object(), "all": [1, object()]}
+    assert without_others(logs) == {"loss": 0.5, "all": [1, None]}
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,22 @@ from kfit.training.fit_state import FitState
 from kfit.training.progress import Progress
 
 
-def state(*, epoch: int, step: int = 0, stops: bool = False, resuming: Any = None) -> FitState:
+def state(
+    *,
+    epoch: int,
+    step: int = 0,
+    stops: bool = False,
+    resuming: Any = None,
+    has_ended: bool = False,
+) -> FitState:
     call: Any = SimpleNamespace(
         graphs=SimpleNamespace(compiled=None),
         model=SimpleNamespace(stop_training=stops),
         progress=Progress(epoch, step, step),
     )
     nothing: Any = None
-    made = FitState(call, nothing, None, lambda epoch: False, nothing, epochs=2)
+    batches: Any = SimpleNamespace(has_ended=has_ended)
+    made = FitState(call, batches, None, lambda epoch: False, nothing, epochs=2)
     made.resuming = resuming
     return made
 
@@ -41,6 +49,7 @@ def test_a_stop_counts_when_the_snapshot_has_been_restored() -> None:
     assert state(epoch=2, resuming=snapshot).ends_here
     assert state(epoch=1, stops=True).is_over
     assert state(epoch=2).is_over
+    assert state(epoch=1, has_ended=True).is_over
     assert not state(epoch=1).is_over
 
 
