@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -27,8 +28,9 @@ from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.writer import Writer
 from kfit.fault_sites import Site, reach
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
-from kfit.heartbeat.tracebacks import warn_user
+from kfit.heartbeat.tracebacks import lines_of_callers, warn_user
 from kfit.training.callback import Reason, TrainingCallback
+from kfit.training.fit_state import FitState
 from kfit.training.progress_bar import note_in_bars
 from kfit.training.same_training import refuse_another
 from kfit.training.which_fit import Beginner, message_of_one_left_out
@@ -165,6 +167,7 @@ class BackupAndRestore(TrainingCallback):
         self._written: SnapshotName | None = None
         self._written_step: int | None = None
         self._fingerprint: dict[Any, Any] = {}
+        self._call: Any = None
         self._is_past = False  # whether the snapshot is of more epochs than this `fit` is to train
         self._weights_before: int | None = None
         self._saved: tuple[int, int] | None = None
@@ -190,7 +193,11 @@ class BackupAndRestore(TrainingCallback):
         if not labels:
             lock.note_fits(())  # without snapshots, the records of earlier `fit`s are obsolete
         program = program_of(self._path, is_new=lock.lock_count == 1 and not labels)
-        self._fingerprint = program.of_this_fit(self._training.fingerprint())
+        described = self._training.fingerprint()
+        self._call = _call_of(self._training, described)
+        if program.interrupted is not None and program.interrupted != self._call:
+            return Snapshot({"step": 0, "held_up": True}, {})
+        self._fingerprint = program.of_this_fit(described)
         if self._counts_fits:
             self._weights_before = self._training.checksum_of_weights()
             own = Beginner(self._weights_before, self._fingerprint)
@@ -231,6 +238,9 @@ class BackupAndRestore(TrainingCallback):
         Args:
             snapshot: What `find_snapshot` has returned on the chief.
         """
+        if snapshot.about.get("held_up"):
+            self._hold_up()
+            return
         self._is_new = False
         number = snapshot.about.get("passed_by")
         if number is None:
@@ -355,8 +365,10 @@ class BackupAndRestore(TrainingCallback):
                 if succeeded:
                     self._end_fit(self._lock)
                 elif self._fingerprint:
-                    now = of_optimizers(self._training.model)
-                    program_of(self._path).leave_fit({**now}, self._fingerprint)
+                    now, program = of_optimizers(self._training.model), program_of(self._path)
+                    program.leave_fit({**now}, self._fingerprint)
+                    is_over = self._training.interrupted and not hasattr(sys, "ps1")
+                    program.interrupted = self._call if is_over else None
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -447,7 +459,7 @@ class BackupAndRestore(TrainingCallback):
         if has_trained and self._weights_before is not None and weights is not None:
             lock.note_fits(marks.ended(lock.fits, self._fit, self._weights_before, weights))
         reach(Site.FIT_END)
-        program.fits += 1
+        program.fits, program.interrupted = program.fits + 1, None
         is_cut_off = cut_off_after(self._fit, self._labels()) is not None
         if self._is_past:
             at_exit.leave(
@@ -501,6 +513,16 @@ class BackupAndRestore(TrainingCallback):
                 f"{place}: `fit` number {self._fit} of this program has ended there with its data"
             )
         return place
+
+    def _hold_up(self) -> None:
+        """Lets this `fit` take no step, since one before it was interrupted and is to go on."""
+        self._training.interrupted = True
+        if self._training.is_chief:
+            warn_user(
+                f"A callback has interrupted the `fit` before this one, and a later run of the "
+                f"program is to go on with it from {self.backup_dir}. This is another `fit`, so it "
+                "takes no step. End the program where `trainer.interrupted` is True."
+            )
 
     def _tell_if_vanished(self, labels: Labels) -> None:
         start = int(os.environ.get("KFIT_GENERATION", "0"))
@@ -589,3 +611,17 @@ class BackupAndRestore(TrainingCallback):
                 f"{error.strerror}; {left}",
                 error.filename or self.backup_dir,
             ) from None
+
+
+def _call_of(training: FitState, described: dict[Any, Any]) -> Any:
+    """Returns what tells a call of `fit` from others: where it is in the program, and what it does.
+
+    Without what hooks may have changed since an interruption.
+
+    Args:
+        training: The state of the `fit`.
+        described: Its fingerprint.
+    """
+    changing = ("learning_rate", "attributes", "drawn_seed")
+    kept = {section: found for section, found in described.items() if section not in changing}
+    return lines_of_callers(), training.epochs, training.progress.epoch, kept

@@ -14,7 +14,8 @@ class TimeLimit(TrainingCallback):
 
     All workers stop after the same step, `fit` returns, and `Trainer.interrupted` is True. With the
     callback BackupAndRestore, the state after this step is saved, and the next run of the program
-    resumes there. `on_epoch_end` is called only in the run that completes the epoch.
+    resumes there. `on_epoch_end` is called only in the run that completes the epoch. Until then
+    another `fit` of the program with the same directory takes no step.
 
     Args:
         limit: The time from the beginning of `fit`, in seconds or as a `datetime.timedelta`. It is

@@ -148,12 +148,15 @@ class Program:
             over. Then the optimizer may have the learning rate of a later `fit`.
         has_borrowed: Whether any `fit` of this process was passed over. Then the model may have the
             weights of a later `fit`, and a `fit` is no longer recognized by its weights.
+        interrupted: What tells the call of the last `fit` from others, if a callback such as
+            TimeLimit has interrupted it; otherwise None.
     """
 
     fits: int = 0
     histories: dict[str, Any] = field(default_factory=dict)
     has_passed: bool = False
     has_borrowed: bool = False
+    interrupted: Any = None
     _left: tuple[Any, Any] | None = None
 
     def pass_over(self) -> None:

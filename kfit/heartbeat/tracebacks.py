@@ -200,6 +200,14 @@ def place_of_caller() -> Place | None:
     return frame and Place(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
+def lines_of_callers() -> tuple[tuple[str, int], ...]:
+    """Returns the lines of the user's code that have led to this call of kfit, the innermost first.
+
+    In a loop they are the same each time.
+    """
+    return tuple((frame.f_code.co_filename, frame.f_lineno) for frame in _frames_of_user())
+
+
 def with_callers(traceback: TracebackType | None) -> TracebackType | None:
     """Returns a traceback that begins with the user's lines which have called kfit.
 

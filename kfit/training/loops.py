@@ -130,7 +130,8 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
     agree_on_beginning(state)
     batches.first_epoch = progress.epoch  # a snapshot of kfit may replace it
     pace = call.pace(hooks)  # `on_train_begin` may have put batch hooks on a callback
-    while True:
+    is_held_up = state.interrupted  # a callback may do so before the first step
+    while not is_held_up:
         points.restore(in_epoch=False)
         _make_variables(state, points, execution, pace)
         if state.ends_here:

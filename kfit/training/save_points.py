@@ -91,7 +91,7 @@ class SavePoints:
         snapshots = [(callback, self._found(callback)) for callback in self._callbacks]
         known = [(callback, found) for callback, found in snapshots if found is not None]
         for callback, snapshot in sorted(known, key=lambda pair: _rank(pair[1])):
-            if self._fit.resuming is None:
+            if self._fit.resuming is None and not self._fit.interrupted:
                 callback.resume(snapshot)
         resuming = self._fit.resuming
         if resuming is not None:

@@ -1,6 +1,7 @@
 """A whole program that is killed and run again: what it had done, it does not do again."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,33 @@ def test_of_two_directories_the_newest_snapshot_counts(
     assert f"going on from {tmp_path / 'rare'}" not in said
     third = lived(program, tmp_path)
     assert (third.steps, third.printed) == (0, untouched.printed)
+
+
+def test_another_fit_after_a_time_limit_takes_no_step(tmp_path: Path) -> None:
+    def program(life: Life, limit: bool = False) -> None:
+        model = made()
+        limits = [kfit.callbacks.TimeLimit(1e-6)] if limit else []
+        for epochs in (2, 3):  # the same line, with other arguments
+            life.show(life.fit(model, epochs, *limits).history)
+        life.show(life.fit(model, 3).history)
+        life.show([w.tolist() for w in model.get_weights()])
+
+    untouched = lived(program, tmp_path / "untouched")
+    with pytest.warns(UserWarning, match="This is another `fit`, so it takes no step"):
+        first = lived(partial(program, limit=True), tmp_path)
+    assert first.steps == 1
+    second = lived(program, tmp_path)
+    assert first.steps + second.steps == untouched.steps
+    assert second.printed == untouched.printed
+
+
+def test_the_same_call_goes_on_after_a_time_limit(tmp_path: Path) -> None:
+    def program(life: Life) -> None:
+        model = made()
+        for limits in ([kfit.callbacks.TimeLimit(1e-6)], []):
+            life.fit(model, 2, *limits)
+
+    assert lived(program, tmp_path).steps == 2 * STEPS
 
 
 def test_a_compile_in_on_train_begin_that_was_left_out_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import kfit
 from kfit.callbacks import BackupAndRestore, TimeLimit
 from kfit.callbacks import time_limit as module
+from kfit.checkpoint import fits
 from kfit.checkpoint.store import Store
 
 
@@ -36,10 +37,12 @@ def test_a_time_limit_interrupts_and_training_goes_on_later(
         on_epoch_end=lambda epoch, logs: ended.append(epoch),
         on_train_batch_end=lambda batch, logs: None,
     )
+    fits.forget()
     machine.run([TimeLimit(10.0), backup, watch])
     assert machine.trainer.interrupted
     assert ended == [0]
     assert Store(str(tmp_path / "backup")).names()[-1].step > 7
+    fits.forget()
     machine.run([backup, watch])
     assert not machine.trainer.interrupted
     assert ended == [0, 1, 2, 3]
@@ -53,6 +56,7 @@ def test_it_says_after_which_step_and_what_is_saved(
     trainer = kfit.Trainer(tiny.model(), "one_device")
     trainer.fit(*tiny.data(20), epochs=9, verbose=0, callbacks=callbacks)
     assert "interrupted" not in capsys.readouterr().err
+    fits.forget()
     trainer.fit(*tiny.data(20), epochs=9, verbose=2, callbacks=callbacks)
     said = r"kfit: interrupted after step \d+; saved in .*backup; the same command resumes there\n"
     assert re.search(said, capsys.readouterr().err)
