@@ -32,6 +32,7 @@ from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
 from kfit.inputs import Batches, columns_as_arrays, kind_of, split_validation
+from kfit.inputs.foreign_passes import counting_foreign_passes
 from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
 from kfit.internals.models import metrics_in_order
@@ -740,7 +741,8 @@ class Trainer:
         warn_of_thawed(self._model)
         executor = FitExecutor(self._ready, state, is_saved=is_saved)
         try:
-            loops.fit(state, executor)
+            with counting_foreign_passes() if is_saved else nullcontext():
+                loops.fit(state, executor)
         finally:
             self._interrupted = state.interrupted
         if state.progress.step:

@@ -364,6 +364,12 @@ _passes: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
 """For each source, the numbers of batches taken in the passes that this process has begun."""
 
 
+def note_pass(source: Any) -> None:
+    """Counts a pass over a data set that the user's code has begun, if kfit counts its passes."""
+    if source in _passes:
+        _passes[source].append(0)
+
+
 class Stream:
     """A counter of the passes over a data set, and of the batches that were taken from them.
 
@@ -372,7 +378,8 @@ class Stream:
     counted together, since a data set that shuffles draws new seeds in each pass.
 
     Args:
-        source: The data set, or None if its passes in other calls need not be counted.
+        source: The data set or, for several pipelines over one `shuffle`, this `shuffle`. None if
+            its passes in other calls need not be counted.
 
     Attributes:
         first: The number of passes that had begun before this object was created.

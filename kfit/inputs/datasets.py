@@ -30,7 +30,7 @@ from kfit.inputs.batches import (
     is_missing,
     static_batch_size,
 )
-from kfit.inputs.late_shuffles import LateShuffles, draws_anew
+from kfit.inputs.late_shuffles import LateShuffles, draws_anew, source_of_orders
 from kfit.inputs.pipeline_state import HeldState, state_of
 from kfit.internals.tf_data import batch_size_of
 from kfit.objects import Generators
@@ -78,7 +78,7 @@ class DatasetBatches(Batches):
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
             if not self._per_replica:
-                self._stream = Stream(given)
+                self._stream = Stream(source_of_orders(given))
             if strategy.num_workers > 1 and not self._per_replica:
                 HeldState(state_of(source)).share(strategy.host_collectives)
             if cardinality == 0:

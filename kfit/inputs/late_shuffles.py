@@ -83,6 +83,25 @@ def draws_anew(dataset: tf.data.Dataset) -> bool:
     return any(_draws_anew(part) for part, _ in _begun(dataset))
 
 
+def source_of_orders(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the data set by which the passes over a pipeline are counted.
+
+    Several pipelines may read one `shuffle`, such as `shuffled.skip(n)` and `shuffled.take(n)`.
+    They draw from one sequence of seeds, so their passes are counted together, by this `shuffle`.
+
+    Returns:
+        The only part of the pipeline that draws new seeds, if it does so when an iterator of the
+        pipeline is created; otherwise the pipeline itself.
+    """
+    begun = list(_begun(dataset))
+    drawing = [(part, when) for part, when in begun if _draws_anew(part)]
+    is_one = len(drawing) == 1 and drawing[0][1] == _AT_ONCE
+    if not is_one or any(_captures_shuffles(part) for part, _ in begun):
+        return dataset
+    source: tf.data.Dataset = drawing[0][0]
+    return source
+
+
 def _begun(dataset: tf.data.Dataset) -> Iterator[tuple[Any, int]]:
     """Yields each data set in a pipeline, and when the iterator of this data set is created.
 

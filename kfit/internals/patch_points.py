@@ -51,6 +51,11 @@ PRINT_MESSAGE = Point(
     "print_msg",
     "where the progress bar prints its line, as wide as it comes",
 )
+MAKE_ITERATOR = Point(
+    tf.data.Dataset,
+    "__iter__",
+    "nothing tells how many iterators a hook has made, each of which draws a seed of a `shuffle`",
+)
 UPDATE_MEAN = Point(keras.metrics.Mean, "update_state", _ANY_METRIC)
 UPDATE_SUM = Point(keras.metrics.Sum, "update_state", _ANY_METRIC)
 UPDATE_OTHER_METRICS = tuple(

@@ -665,3 +665,75 @@ def test_shuffles_that_begin_late_go_on(program: Program, tmp_path: Any, kind: s
     assert all(map(np.array_equal, got, expected))
     told = [w for w in caught if "put the `shuffle` after these" in str(w.message).lower()]
     assert bool(told) == (kind in ("repeated", "in_the_second_part", "in_a_function"))
+
+
+def shuffled() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(EXAMPLES, seed=3)
+
+
+class Reads(keras.callbacks.Callback):
+    """A monitor that reads the training data as well."""
+
+    def __init__(self, read: Any) -> None:
+        super().__init__()
+        self.read = read
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.read()
+
+    def state_dict(self) -> None:
+        return None
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+def parts_of_one_shuffle(program: Program) -> Any:
+    base = shuffled()
+    parts = {"x": base.skip(4).batch(BATCH), "validation_data": base.take(4).batch(BATCH)}
+    return parts, lambda: None
+
+
+def evaluated_without_augmentation(program: Program) -> Any:
+    base = shuffled()
+    plain = base.batch(BATCH)
+    augmented = base.map(lambda x, y: (x * 1.1, y)).batch(BATCH)
+    return {"x": augmented}, lambda: program.trainer.evaluate(plain, verbose=0)
+
+
+def read_by_a_hook(program: Program) -> Any:
+    data = shuffled().batch(BATCH)
+    return {"x": data}, lambda: (next(iter(data)), list(data.take(1).as_numpy_iterator()))
+
+
+def evaluated_by_keras(program: Program) -> Any:
+    data = shuffled().batch(BATCH)
+    return {"x": data}, lambda: keras.Model.evaluate(program.model, data, verbose=0)
+
+
+ALSO_READ = (
+    parts_of_one_shuffle,
+    evaluated_without_augmentation,
+    read_by_a_hook,
+    evaluated_by_keras,
+)
+
+
+@pytest.mark.parametrize("kind", ALSO_READ)
+def test_what_is_read_beside_the_training_draws_from_one_sequence_of_orders(
+    program: Program, tmp_path: Any, kind: Any
+) -> None:
+    made: list[Any] = []
+
+    def data() -> Any:
+        made[:] = kind(program)
+        return made[0]
+
+    program.data, program.callbacks = data, lambda: [Reads(lambda: made[1]())]
+    expected = program.run()
+    steps = int(program.model.optimizer.iterations.numpy())
+    for cut in (2, steps // 2 + 1, steps - 1):
+        backup = BackupAndRestore(tmp_path / str(cut), save_freq=1)
+        program.cut_at(cut, backup)
+        got = program.run(backup)
+        assert all(map(np.array_equal, got, expected)), f"cut at step {cut} of {steps}"
