@@ -64,7 +64,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/heartbeat/layout.py": "heartbeat/test_task.py: HeartbeatReader",
     "kfit/inputs/__init__.py": "inputs/test_arrays.py",
     "kfit/inputs/batches.py": "inputs/test_arrays.py: Batches",
-    "kfit/inputs/foreign_passes.py": "inputs/test_going_on.py: as_numpy_iterator",
+    "kfit/inputs/foreign_passes.py": "inputs/test_going_on.py: evaluate",
     "kfit/inputs/late_shuffles.py": "inputs/test_going_on.py: rerandomize_each_iteration",
     "kfit/inputs/own_state.py": "inputs/test_going_on.py: set_state",
     "kfit/internals/callbacks.py": "internals/test_private.py",

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import keras
 import tensorflow as tf
@@ -362,6 +362,21 @@ class Batches(abc.ABC):
 
 _passes: WeakKeyDictionary[Any, list[int]] = WeakKeyDictionary()
 """For each source, the numbers of batches taken in the passes that this process has begun."""
+
+
+_counted_by: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+"""For each `shuffle`, the source by which the passes over its first pipeline are counted."""
+
+
+def are_counted_apart(shuffles: Iterable[Any], source: Any) -> bool:
+    """Returns whether another pipeline reads one of the same shuffles, and is counted by another.
+
+    Args:
+        shuffles: The shuffles of a pipeline that draw new seeds.
+        source: The source by which the passes over this pipeline are counted.
+    """
+    others = [_counted_by.setdefault(shuffle, ref(source))() for shuffle in shuffles]
+    return any(other is not None and other is not source for other in others)
 
 
 def note_pass(source: Any) -> None:

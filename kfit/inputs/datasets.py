@@ -25,12 +25,13 @@ from kfit.inputs.batches import (
     Segment,
     Stream,
     Template,
+    are_counted_apart,
     as_keras_tensor,
     empty_pipeline,
     is_missing,
     static_batch_size,
 )
-from kfit.inputs.late_shuffles import LateShuffles, draws_anew, source_of_orders
+from kfit.inputs.late_shuffles import LateShuffles, draws_anew, shuffles_of, source_of_orders
 from kfit.inputs.pipeline_state import HeldState, state_of
 from kfit.internals.tf_data import batch_size_of
 from kfit.objects import Generators
@@ -61,6 +62,7 @@ class DatasetBatches(Batches):
         self._continues = steps_per_epoch is not None
         self._iterator: Any = None
         self._stream = Stream()
+        self._counted_apart = False
         self._resume_at: _Place | None = None
         self._endless = False
         self._per_replica = False
@@ -78,7 +80,9 @@ class DatasetBatches(Batches):
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
             if not self._per_replica:
-                self._stream = Stream(source_of_orders(given))
+                counted_by = source_of_orders(given)
+                self._stream = Stream(counted_by)
+                self._counted_apart = are_counted_apart(shuffles_of(given), counted_by)
             if strategy.num_workers > 1 and not self._per_replica:
                 HeldState(state_of(source)).share(strategy.host_collectives)
             if cardinality == 0:
@@ -215,6 +219,13 @@ class DatasetBatches(Batches):
                 "`sample_from_datasets` draws by a `random`), leave `deterministic=False` out, and "
                 "draw random numbers in a `map` without `num_parallel_calls`, or by "
                 "`tf.random.stateless_uniform` and the like."
+            )
+        if self._counted_apart:
+            warn_user(
+                "Two tf.data.Datasets of this program read one `shuffle`, and at least one of them "
+                "has others besides: TensorFlow draws the orders of both from one sequence, so "
+                "after a restart some come in another order than they would have without. Give "
+                "this `shuffle` `reshuffle_each_iteration=False`, or each data set its own."
             )
         if held:
             self._held = HeldState(held)

@@ -80,7 +80,12 @@ class LateShuffles:
 
 def draws_anew(dataset: tf.data.Dataset) -> bool:
     """Returns whether a pipeline draws new seeds, and so has a new order, each time it is read."""
-    return any(_draws_anew(part) for part, _ in _begun(dataset))
+    return bool(shuffles_of(dataset))
+
+
+def shuffles_of(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """Returns the parts of a pipeline that draw new seeds each time it is read."""
+    return [part for part, _ in _begun(dataset) if _draws_anew(part)]
 
 
 def source_of_orders(dataset: tf.data.Dataset) -> tf.data.Dataset:

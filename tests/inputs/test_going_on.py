@@ -737,3 +737,14 @@ def test_what_is_read_beside_the_training_draws_from_one_sequence_of_orders(
         program.cut_at(cut, backup)
         got = program.run(backup)
         assert all(map(np.array_equal, got, expected)), f"cut at step {cut} of {steps}"
+
+
+def test_parts_of_one_shuffle_that_shuffle_again_are_told(program: Program, tmp_path: Any) -> None:
+    def data() -> Any:
+        base = shuffled()
+        train = base.skip(4).shuffle(EXAMPLES, seed=4).batch(BATCH)
+        return {"x": train, "validation_data": base.take(4).batch(BATCH)}
+
+    program.data, program.callbacks = data, list
+    with pytest.warns(UserWarning, match="read one `shuffle`, and at least one of them has others"):
+        program.run(BackupAndRestore(tmp_path))
