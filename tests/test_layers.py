@@ -32,12 +32,13 @@ ROOMS: list[set[str]] = [
     {"checkpoint"},
     {"fingerprints"},
     {"exactness"},
+    {"objects"},
     {"distribute"},
     {"internals"},
     {"user_files"},
     {"supervisor"},
     {"doctor", "manifest", "fault_sites"},
-    {"cluster", "heartbeat", "objects", "datasets", "argument_checks"},
+    {"cluster", "heartbeat", "datasets", "argument_checks"},
     {"lazy", "version"},
 ]
 

@@ -5,7 +5,7 @@ Snapshots must contain these variables, too. Keras lists only the variables that
 generator in a loss or in a plain object. The search covers
 
 - the attributes of the model, its layers, metrics, losses and optimizers;
-- lists, tuples and dicts there, and objects of classes that the program defines;
+- lists, tuples and dicts there, objects of classes that the program defines, and name spaces;
 - the closures of functions, and the global variables that the code of all these objects refers to.
 """
 
@@ -20,10 +20,10 @@ import tensorflow as tf
 from kfit.distribute.contents import DEEPEST, VALUES, holds_only_values
 from kfit.distribute.owned import owned_optimizers
 from kfit.internals.layers import all_layers
+from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks
 from kfit.objects.names import names_in
-from kfit.objects.plain_objects import OF_KERAS, is_function
-from kfit.objects.written_here import is_written_here
+from kfit.objects.plain_objects import OF_KERAS, holds_for_program, is_function
 
 _GENERATORS = (tf.random.Generator, keras.random.SeedGenerator)
 _ENTERED = (keras.Loss, keras.Metric, keras.optimizers.schedules.LearningRateSchedule, tf.Module)
@@ -81,7 +81,7 @@ def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[
     elif isinstance(value, OF_KERAS) and not isinstance(value, keras.Metric):
         inside = ((variable.path, variable) for variable in value.variables)
     elif isinstance(value, _ENTERED) or _is_own(value):
-        inside = [*vars(value).items(), *_named(value)]
+        inside = [*fields_of(value).items(), *_named(value)]
     elif callable(value):
         cells = getattr(value, "__closure__", None) or ()
         inside = [*_named(value), *enumerate(map(_content, cells))]
@@ -95,16 +95,13 @@ def _named(value: Any) -> list[tuple[str, Any]]:
 
 
 def _is_own(value: Any) -> bool:
-    """Returns whether a value is an object of a class that the program defines.
+    """Returns whether a value is an object of the program: of its own class, or a name space.
 
     Layers, optimizers and functions do not count, since they are searched in another way.
     """
-    is_object = hasattr(value, "__dict__") and not is_function(value)
-    return (
-        is_object
-        and not isinstance(value, (keras.Layer, keras.optimizers.Optimizer))
-        and is_written_here(type(value).__module__)
-    )
+    is_object = has_fields(value) and not is_function(value)
+    is_of_keras = isinstance(value, (keras.Layer, keras.optimizers.Optimizer))
+    return is_object and not is_of_keras and holds_for_program(value)
 
 
 def _content(cell: Any) -> Any:

@@ -16,16 +16,22 @@ values that have changed but cannot be saved, only the names are reported.
 
 from __future__ import annotations
 
+import array as python_arrays
+import operator
 import os
 import uuid
 from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 
 from kfit.heartbeat.tracebacks import warn_user
+from kfit.objects.fields import fields_of
 from kfit.objects.handles import is_handle, is_open_to_looks
+from kfit.objects.iterators import is_iterator
+from kfit.objects.keras_variables import OF_METRIC, build_optimizers, variables_of
 from kfit.objects.looks import Looks
 from kfit.objects.names import Names, names_in
 from kfit.objects.own_generators import (
@@ -36,7 +42,7 @@ from kfit.objects.own_generators import (
     nbytes_of,
     read,
 )
-from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_own
+from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_frozen, is_own
 from kfit.objects.values import decode, elements, encode, is_exact, size_of
 
 LARGEST = 64 << 20
@@ -46,6 +52,8 @@ _SMALL = 1 << 14
 _AT_ONCE = 1 << 16
 _FEW = 1000
 """The most bytes, and the most elements, that are read at every batch in total."""
+_MOST_OBJECTS = 100
+"""The most items of a container of objects that is searched."""
 _NAMED = 3
 """The most names that a warning lists."""
 _IN_CODE = "names in code"
@@ -94,15 +102,23 @@ class Attributes:
         self._foreign = foreign
         self._names = names_in(owner)
         self._known = Looks(foreign)
-        self._kinds: dict[AttributePath, type] | None = None
+        self._kinds: dict[AttributePath, Any] | None = None
+        self._baseline: dict[AttributePath, Any] = {}
+        self._members: dict[AttributePath, list[Any]] = {}
+        self._iterators: dict[int, Any] = {}
+        self._is_begun = False
         with self.one_look():
-            self._kinds = {path: type(value) for path, value in self._objects()}
+            self._kinds = {path: _kind_of(value) for path, value in self._objects()}
             self._baseline = {leaf.path: self._mark(leaf.value) for leaf in self._leaves()}
             self._begun = {
                 leaf.path: _entry(leaf.value)
                 for leaf in self._leaves()
                 if self._can_keep(leaf.value, _SMALL) and not is_generator(leaf.value)
             }
+            self._iterators = {
+                id(leaf.value): leaf.value for leaf in self._leaves() if is_iterator(leaf.value)
+            }
+        self._is_begun = True
 
     def one_look(self) -> AbstractContextManager[None]:
         """A context in which each large value is examined only once, which saves time.
@@ -142,6 +158,7 @@ class Attributes:
                 if not self._can_keep(value)
                 and self._has_changed(path, value)
                 and not is_handle(value)
+                and not self._is_of_keras(path)
             ]
 
     def small(self) -> dict[AttributePath, Any]:
@@ -261,6 +278,9 @@ class Attributes:
         Returns:
             The names of the values that can't be set.
         """
+        for path, model in list(self._models()):
+            begin = len(path)
+            build_optimizers(model, [each[begin:] for each in entries if each[:begin] == path])
         places = {leaf.path: leaf.value for leaf in self._leaves()}
         holders = dict(self._holders())
         classes = {(): type(self._owner), **{path: type(value) for path, value in self._objects()}}
@@ -302,6 +322,11 @@ class Attributes:
         of_class = getattr(cls, name, None) if cls is not None and isinstance(name, str) else None
         return not callable(of_class) and not callable(dict(_items(holder)).get(name))
 
+    def _is_of_keras(self, path: AttributePath) -> bool:
+        """Returns whether a value is in one of Keras' callbacks, which makes it anew by itself."""
+        kind = (self._kinds or {}).get(path[:-1])
+        return isinstance(kind, type) and kind.__module__.partition(".")[0] == "keras"
+
     def _mark(self, value: Any) -> Any:
         return self._known.at(value).mark
 
@@ -309,6 +334,8 @@ class Attributes:
         return self._baseline.get(path) != self._mark(value)
 
     def _can_keep(self, value: Any, largest: int = LARGEST) -> bool:
+        if self._is_begun and is_iterator(value) and id(value) not in self._iterators:
+            return False  # a new process has none whose position could be set
         if holds_state(value):
             return nbytes_of(value) <= largest
         known = self._known.at(value)
@@ -318,17 +345,34 @@ class Attributes:
         for path, holder in self._holders(shallow):
             for key, value in self._entries(path, holder):
                 if isinstance(value, OF_KERAS):
-                    for index, variable in enumerate(value.variables):
-                        if id(variable) not in self._foreign:
-                            yield _Leaf((*path, key, index), variable, holder)
+                    yield from self._variables((*path, key), value, holder)
                 elif not self._is_entered((*path, key), value, shallow):
                     yield _Leaf((*path, key), value, holder)
+
+    def _variables(self, path: AttributePath, value: Any, holder: Any) -> Iterator[_Leaf]:
+        """Yields the variables of an object of Keras.
+
+        Metrics of a second model that are created during training are left out: each evaluation
+        starts them anew, and a new process could not set them.
+        """
+        for inner, variable in variables_of(value):
+            place = (*path, *inner)
+            is_late = self._is_begun and inner[0] == OF_METRIC and place not in self._baseline
+            if id(variable) not in self._foreign and not is_late:
+                yield _Leaf(place, variable, holder)
 
     def _objects(self) -> Iterator[tuple[AttributePath, Any]]:
         """Yields each object of the user's classes that is searched for state, with its path."""
         for path, holder in self._holders():
             for key, value in self._entries(path, holder):
                 if is_own(value, self._owner):
+                    yield (*path, key), value
+
+    def _models(self) -> Iterator[tuple[AttributePath, keras.Model]]:
+        """Yields each model that is not the trained one, with its path."""
+        for path, holder in self._holders():
+            for key, value in self._entries(path, holder):
+                if isinstance(value, keras.Model):
                     yield (*path, key), value
 
     def _holders(self, shallow: bool = False) -> Iterator[tuple[AttributePath, Any]]:
@@ -339,7 +383,7 @@ class Attributes:
         """
         stack: list[tuple[AttributePath, Any]] = [
             ((_IN_CODE,), Names(self._names)),
-            ((), vars(self._owner)),
+            ((), fields_of(self._owner)),
         ]
         seen = {id(self._owner)}
         while stack:
@@ -348,7 +392,7 @@ class Attributes:
             for key, item in self._entries(path, holder):
                 if id(item) not in seen and self._is_entered((*path, key), item, shallow):
                     seen.add(id(item))
-                    inside = item if type(item) in (list, tuple, dict) else vars(item)
+                    inside = item if type(item) in (list, tuple, dict) else fields_of(item)
                     stack.append(((*path, key), inside))
 
     def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
@@ -376,9 +420,10 @@ class Attributes:
         If the result is False, the value is compared with its baseline, and saved, as a whole.
 
         The result is True for objects of the user's classes, and for containers that cannot be
-        saved as a whole because they hold random generators, variables or Keras objects. It is
-        False for all other values, for values that are nested too deep, and for an object in whose
-        place there was none of its class at the baseline.
+        saved as a whole because they hold random generators, variables or Keras objects, or a few
+        objects of the user's that are those of the baseline. It is False for all other values, for
+        values that are nested too deep, and for an object in whose place there was none of its
+        class at the baseline.
 
         Args:
             path: The path of the value. Its length tells how deep the value is nested.
@@ -390,9 +435,35 @@ class Attributes:
         if type(value) in (list, tuple, dict):
             if shallow and elements(value, _FEW) >= _FEW:
                 return False
-            return bool(value) and not self._known.at(value).is_exact and holds_only_state(value)
-        known = self._kinds is None or self._kinds.get(path) is type(value)
+            if not value or self._known.at(value).is_exact:
+                return False
+            return holds_only_state(value) or self._holds_same_objects(path, value)
+        known = self._kinds is None or self._kinds.get(path) is _kind_of(value)
         return known and is_own(value, self._owner)
+
+    def _holds_same_objects(self, path: AttributePath, container: Any) -> bool:
+        """Returns whether a container holds a few objects of the user's, as at the baseline.
+
+        Then a new process makes the same objects, and each gets its state. If objects were added,
+        replaced or put into another order, the container cannot be restored.
+        """
+        items = [item for _, item in _items(container)]
+        if len(container) > _MOST_OBJECTS or not any(is_own(i, self._owner) for i in items):
+            return False
+        others = [item for item in items if not is_exact(item)]
+        if self._kinds is None:
+            self._members[path] = others
+        members = self._members.get(path, [])
+        return len(others) == len(members) and all(map(operator.is_, others, members))
+
+
+def _kind_of(value: Any) -> Any:
+    """Returns the class of an object of the user's; for a fixed value, the object itself.
+
+    An object of a frozen dataclass is a fixed value. If another one has taken its place, nothing of
+    the other one may be given to the first.
+    """
+    return value if is_frozen(value) else type(value)
 
 
 def name_of(path: AttributePath) -> str:
@@ -469,7 +540,7 @@ def _put(holder: Any, key: Any, value: Any) -> bool:
     inside: Any = dict(_items(holder)).get(key)
     if _fits(inside, value):
         inside[...] = value
-    elif type(inside) is type(value) is list:
+    elif type(inside) is type(value) and type(value) in (list, bytearray, python_arrays.array):
         inside[:] = value
     elif type(inside) is type(value) and type(value) in (dict, set):
         inside.clear()

@@ -23,6 +23,7 @@ _OF_PROCESS = (
     logging.Logger,
     logging.Handler,
     weakref.ReferenceType,
+    *weakref.ProxyTypes,
 )
 
 

@@ -30,6 +30,9 @@ import keras
 import tensorflow as tf
 
 from kfit.objects.carried import carried_by
+from kfit.objects.fields import fields_of, has_fields
+from kfit.objects.iterators import is_iterator
+from kfit.objects.own_generators import holds_state
 from kfit.objects.written_here import is_written_here
 
 _OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer, keras.callbacks.Callback)
@@ -39,6 +42,8 @@ _CODE = (ModuleType, FunctionType, type, keras.callbacks.Callback)
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
 _CARRIERS = (functools.partial, MethodType, BuiltinMethodType)
 """Callables that hold values besides the code that they call."""
+_OF_ABC = frozenset({"_abc_impl", "_is_protocol"})
+"""Variables that Python adds to abstract classes."""
 _ABSENT = object()
 
 
@@ -123,11 +128,8 @@ def _all_names(owner: Any) -> Iterator[Name]:
 
     A variable may be yielded more than once.
     """
-    held = (
-        vars(owner).values()
-        if not isinstance(owner, (FunctionType, type)) and hasattr(owner, "__dict__")
-        else ()
-    )
+    is_object = not isinstance(owner, (FunctionType, type)) and has_fields(owner)
+    held = fields_of(owner).values() if is_object else ()
     stack: list[Any] = [owner, *(v for v in held if not isinstance(v, _OF_KERAS))]
     seen: set[int] = set()
     while stack:
@@ -202,7 +204,7 @@ def _functions_of(kind: type) -> Iterator[Any]:
 
 
 def _of_class(kind: type) -> Iterator[Name]:
-    """Yields the public variables of a class.
+    """Yields the variables of a class, except for special ones, whose names end with "_".
 
     Those of its base classes are included if the base classes belong to the user's program.
     """
@@ -211,24 +213,28 @@ def _of_class(kind: type) -> Iterator[Name]:
             continue
         for key, value in list(vars(each).items()):
             is_described = hasattr(type(value), "__get__") or hasattr(type(value), "__set__")
-            if not key.startswith("_") and not is_described:
+            is_special = key.startswith("_") and key.endswith("_")
+            if not is_special and key not in _OF_ABC and not is_described:
                 yield Name(f"{each.__qualname__}.{key}", key, each)
 
 
 def _of_function(function: FunctionType | Any) -> Iterator[Name]:
     """Yields the variables of outer functions and modules that a function or generator refers to.
 
-    The default arguments of a function, and the local variables of a generator, are yielded, too.
+    The default arguments and the attributes of a function are yielded, too, and so are those local
+    variables of a generator that can be restored in place, such as random generators.
     """
     cells: tuple[CellType, ...]
     if isinstance(function, GeneratorType):
         frame: Any = function.gi_frame
         code, variables, cells, held = function.gi_code, frame.f_globals, (), dict(frame.f_locals)
-        yield from (Name(key, key, held) for key in held)
+        yield from (Name(key, key, held) for key, value in held.items() if _is_in_place(value))
     else:
         code, variables = function.__code__, function.__globals__
         cells = function.__closure__ or ()
         yield from _of_carrier(function)
+        label, held = function.__qualname__, vars(function)
+        yield from (Name(f"{label}.{k}", k, held) for k in held if not k.startswith("__"))
     for key, cell in zip(code.co_freevars, cells, strict=False):
         if not key.startswith("__"):
             yield Name(f"{function.__qualname__.rpartition('.<locals>')[0]}.{key}", key, cell)
@@ -257,6 +263,11 @@ def _named(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
             for into, more in zip((names, attributes), _named(inner), strict=True):
                 into.update(dict.fromkeys(more))
     return tuple(name for name in names if not hasattr(builtins, name)), tuple(attributes)
+
+
+def _is_in_place(value: Any) -> bool:
+    """Returns whether a generator's local variable can be restored, though its code cannot."""
+    return holds_state(value) and not is_iterator(value)
 
 
 def _content(cell: CellType) -> Any:

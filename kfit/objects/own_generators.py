@@ -1,4 +1,4 @@
-"""Reads and restores the states of random generators and variables that an object holds."""
+"""Reads and restores the states of random generators, variables and iterators of an object."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.objects.iterators import advance, position_of
 from kfit.objects.values import decode, encode
 
 
 def holds_state(value: Any) -> bool:
-    """Returns whether a value is a random generator, or a variable of TensorFlow or Keras.
+    """Returns whether a value has a state that can be read, and restored in place.
 
-    The states of such values can be read and restored.
+    These values are random generators, variables of TensorFlow and Keras, and those iterators that
+    tell their position.
     """
     if isinstance(value, random.SystemRandom):
         return False
@@ -24,25 +26,32 @@ def holds_state(value: Any) -> bool:
         random.Random,
         np.random.Generator,
         np.random.RandomState,
+        np.random.BitGenerator,
         tf.Variable,
         tf.random.Generator,
         keras.Variable,
         keras.random.SeedGenerator,
     )
-    return isinstance(value, kinds) or _is_torch(value)
+    return isinstance(value, kinds) or _is_torch(value) or position_of(value) is not None
 
 
 def is_generator(value: Any) -> bool:
     """Returns whether a value is a random generator."""
-    return holds_state(value) and not isinstance(value, (tf.Variable, keras.Variable))
+    others = (tf.Variable, keras.Variable)
+    return holds_state(value) and not isinstance(value, others) and position_of(value) is None
 
 
 def read(value: Any) -> Any:
-    """Returns the state of a random generator or variable, as a tree of JSON values and arrays."""
+    """Returns the state of a value (see `holds_state`), as a tree of JSON values and arrays."""
+    position = position_of(value)
+    if position is not None:
+        return encode(position)
     if isinstance(value, random.Random):
         return encode(value.getstate())
     if isinstance(value, np.random.Generator):
         return encode(value.bit_generator.state)
+    if isinstance(value, np.random.BitGenerator):
+        return encode(value.state)
     if isinstance(value, np.random.RandomState):
         return encode(value.get_state(legacy=False))
     if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
@@ -53,14 +62,14 @@ def read(value: Any) -> Any:
 
 
 def nbytes_of(value: Any) -> int:
-    """Estimates the bytes of a random generator's or variable's state without reading it."""
+    """Estimates the bytes of the state of a value (see `holds_state`) without reading it."""
     if not isinstance(value, (tf.Variable, keras.Variable)):
         return 1 << 10
     return int(np.prod([size or 0 for size in value.shape], dtype="int64")) * 8
 
 
 def give(value: Any, tree: Any) -> None:
-    """Sets a random generator or variable to a state that `read` returned.
+    """Sets a random generator, variable or iterator to a state that `read` returned.
 
     Raises:
         ValueError: If it cannot be its state.
@@ -72,8 +81,12 @@ def give(value: Any, tree: Any) -> None:
         value.setstate(state)
     elif isinstance(value, np.random.Generator):
         value.bit_generator.state = state
+    elif isinstance(value, np.random.BitGenerator):
+        value.state = state
     elif isinstance(value, np.random.RandomState):
         value.set_state(state)
+    elif position_of(value) is not None:
+        advance(value, state)
     elif isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
         value.state.assign(state)
     elif isinstance(value, (tf.Variable, keras.Variable)):

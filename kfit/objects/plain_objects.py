@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import enum
 import io
-from collections import deque
+import queue
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Container, Iterator
 from itertools import count
-from types import GeneratorType, ModuleType
+from types import GeneratorType, ModuleType, SimpleNamespace
 from typing import Any
 
 import keras
 import numpy as np
 
+from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks, place_in
+from kfit.objects.iterators import trace_of
 from kfit.objects.names import names_in
 from kfit.objects.own_generators import holds_state, is_generator, read
 from kfit.objects.values import decode, fingerprint, is_exact, size_of
@@ -24,6 +28,18 @@ OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _VALUES = (*_CONTAINERS, str, bytes, int, float, complex, np.ndarray, np.generic)
 _NO_OBJECTS = (*_VALUES, enum.Enum, BaseException, type, ModuleType, *OF_KERAS)
+_HOLDERS = frozenset(
+    {
+        *(SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap),
+        *(queue.Queue, queue.LifoQueue, queue.PriorityQueue),
+        *(keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau),
+        *(keras.callbacks.ModelCheckpoint, keras.callbacks.SwapEMAWeights),
+    }
+)
+"""Classes of Python and Keras whose objects hold state of the program in their attributes."""
+_MONITOR = "kfit.callbacks.monitor"
+"""The module of kfit's `Monitor`, which callbacks of the user hold. It is not imported here, since
+callbacks import this package."""
 DEEPEST = 50
 """The deepest nesting of objects and containers that is searched."""
 _MOST = 1 << 14
@@ -42,21 +58,36 @@ def is_own(value: Any, owner: Any) -> bool:
     """Returns whether a value is an object of the user's program whose attributes may hold state.
 
     The value's class must be in the program, or in the same module as the class of `owner`. The
-    result is False for plain values, containers, functions, classes, exceptions, random generators,
-    and layers and other objects of Keras. It is also False for members of an enum and for frozen
-    dataclasses, which stand for fixed values.
+    result is also True for objects of other classes that hold what the program puts into them: name
+    spaces, queues, `UserDict` and `UserList`, a `Monitor`, and those callbacks of Keras that count.
+
+    It is False for plain values, containers, functions, classes, exceptions, random generators,
+    members of an enum, and layers and other objects of Keras.
 
     Args:
         value: The value.
         owner: The object that is searched for state, such as a callback.
     """
+    if isinstance(value, _NO_OBJECTS) or not has_fields(value) or holds_state(value):
+        return False
+    return not is_function(value) and (
+        holds_for_program(value) or type(value).__module__ == type(owner).__module__
+    )
+
+
+def holds_for_program(value: Any) -> bool:
+    """Returns whether an object is of a class of the program, or holds the program's state."""
     kind = type(value)
-    if isinstance(value, _NO_OBJECTS) or not hasattr(value, "__dict__") or holds_state(value):
-        return False
-    params = getattr(kind, "__dataclass_params__", None)
-    if is_function(value) or (params is not None and params.frozen):
-        return False
-    return kind.__module__ == type(owner).__module__ or is_written_here(kind.__module__)
+    return kind in _HOLDERS or kind.__module__ == _MONITOR or is_written_here(kind.__module__)
+
+
+def is_frozen(value: Any) -> bool:
+    """Returns whether an object is of a frozen dataclass, so its attributes keep their values.
+
+    Such an object stands for a fixed value. But lists and the like in it may change.
+    """
+    params = getattr(type(value), "__dataclass_params__", None)
+    return params is not None and bool(params.frozen)
 
 
 def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
@@ -98,7 +129,8 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
             break
         small = is_exact(item) and size_of(item) <= _MOST
         length = len(item) if isinstance(item, _CONTAINERS) else 0
-        parts.append(fingerprint(item) if small else (type(item), id(item), length))
+        place = (type(item), id(item), length, trace_of(item))
+        parts.append(fingerprint(item) if small else place)
     return hash(tuple(parts))
 
 
@@ -155,4 +187,4 @@ def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
         elif isinstance(item, _CONTAINERS):
             stack += item
         elif is_own(item, owner):
-            stack += vars(item).values()
+            stack += fields_of(item).values()

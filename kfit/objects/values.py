@@ -1,11 +1,13 @@
 """Converts plain values of Python and NumPy to trees of JSON values and arrays, and back.
 
 Snapshots of a training contain such trees. A value is plain if `encode` accepts it: None, numbers,
-texts, bytes, arrays and tensors, and lists, tuples, sets, deques and dicts of plain values.
+texts, bytes, arrays (also Python's own), tensors, and lists, tuples, sets, deques and dicts of
+plain values.
 """
 
 from __future__ import annotations
 
+import array as python_arrays
 import base64
 import json
 import zlib
@@ -23,6 +25,7 @@ from kfit.objects.torch_tensors import from_array, is_torch_tensor, to_array
 _SCALARS = frozenset({type(None), bool, int, float, str})
 _NUMBERS = frozenset({type(None), bool, int, float})
 _CONTAINERS = (list, tuple, set, frozenset, deque)
+_BUFFERS = (bytearray, python_arrays.array)
 _ROOM = 64 << 20
 """The bytes that an array of texts may take, if its texts are short for its dtype."""
 _SHORT = 64
@@ -43,7 +46,7 @@ def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
         inside: The ids (as of `id`) of the containers that the value is in, from the outermost on.
             A container that contains itself is not accepted.
     """
-    if type(value) in _SCALARS or isinstance(value, bytes):
+    if type(value) in _SCALARS or isinstance(value, (bytes, *_BUFFERS)):
         return True
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype.kind in "biufcUS"
@@ -71,7 +74,7 @@ def is_exact(value: Any, inside: tuple[int, ...] = ()) -> bool:
     kind = type(value)
     if kind in _SCALARS or kind is bytes or isinstance(value, tf.Tensor):
         return is_plain(value)
-    if is_torch_tensor(value):
+    if kind in _BUFFERS or is_torch_tensor(value):
         return True
     if kind is np.ndarray or (isinstance(value, np.generic) and kind.__module__ == "numpy"):
         return is_plain(value)
@@ -119,6 +122,11 @@ def encode(value: Any) -> Any:
         return value
     if isinstance(value, bytes):
         return {_TAG: "bytes", "value": np.frombuffer(value, "uint8")}
+    if isinstance(value, bytearray):
+        return {_TAG: "bytearray", "value": np.frombuffer(bytes(value), "uint8")}
+    if isinstance(value, python_arrays.array):
+        content = np.frombuffer(value.tobytes(), "uint8")
+        return {_TAG: "array of Python", "value": content, "of": value.typecode}
     if isinstance(value, np.generic):
         return {_TAG: "scalar", "value": encode(np.asarray(value))}
     if isinstance(value, tf.Tensor):
@@ -183,6 +191,10 @@ def _texts(tree: dict[str, Any]) -> np.ndarray:
 
 _DECODERS: dict[Any, Any] = {
     "bytes": lambda tree: np.asarray(tree["value"], "uint8").tobytes(),
+    "bytearray": lambda tree: bytearray(np.asarray(tree["value"], "uint8").tobytes()),
+    "array of Python": lambda tree: python_arrays.array(
+        tree["of"], np.asarray(tree["value"], "uint8").tobytes()
+    ),
     "scalar": lambda tree: np.asarray(decode(tree["value"]))[()],
     "tensor": lambda tree: tf.constant(tree["value"]),
     "torch": lambda tree: from_array(np.asarray(tree["value"])),
@@ -210,6 +222,8 @@ def fingerprint(value: Any, start: int = 0) -> int:
         value = value.numpy()
     elif is_torch_tensor(value):
         value = to_array(value)
+    elif isinstance(value, _BUFFERS):
+        value = np.frombuffer(bytes(value), "uint8")
     if isinstance(value, np.ndarray):
         start = zlib.crc32(f"{value.shape} {value.dtype}".encode(), start)
         return checksum(_parts(value), start)
@@ -237,8 +251,10 @@ def size_of(value: Any) -> int:
     """Estimates how many bytes a plain value takes: a number, a text, an array or a container."""
     if isinstance(value, (np.ndarray, np.generic)):
         return int(value.nbytes)
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, (str, bytes, bytearray)):
         return len(value)
+    if isinstance(value, python_arrays.array):
+        return len(value) * value.itemsize
     if isinstance(value, dict):
         return size_of(list(value)) + size_of(list(value.values()))
     if isinstance(value, _CONTAINERS):

@@ -2,6 +2,8 @@
 
 import functools
 import time
+import types
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -28,12 +30,22 @@ class Noise(keras.layers.Layer):
         self.calls = tf.Variable(0.0, trainable=False)
         self.table = {"sums": [tf.Variable([0.0, 0.0], trainable=False)]}
         self.held = Held()
+        self.space = types.SimpleNamespace(turn=tf.Variable(0.0, trainable=False))
+        self.slots = Slots(tf.Variable(0.0, trainable=False))
 
     def call(self, x: Any) -> Any:
         self.calls.assign_add(1.0)
         self.table["sums"][0].assign_add([1.0, 2.0])
+        self.space.turn.assign_add(0.1)
+        self.slots.turn.assign_add(0.2)
         drawn = self.generator.normal(tf.shape(x)) + self.held.draw(tf.shape(x))
-        return x + 0.01 * drawn * self.calls + 0.001 * self.table["sums"][0][1]
+        turns = self.space.turn + self.slots.turn
+        return x + 0.01 * drawn * self.calls + 0.001 * turns * self.table["sums"][0][1]
+
+
+@dataclass(slots=True)
+class Slots:
+    turn: tf.Variable
 
 
 class Held:

@@ -1,12 +1,19 @@
 """What of an object's attributes is kept, given back, and told to be lost."""
 
+import argparse
+import array
+import csv
 import enum
+import itertools
+import queue
 import random
 import socket
 import threading
+import types
 import warnings
-from collections import deque, namedtuple
-from dataclasses import dataclass
+from collections import UserDict, UserList, deque, namedtuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import h5py
@@ -14,6 +21,7 @@ import keras
 import numpy as np
 import pytest
 
+from kfit.callbacks import Monitor
 from kfit.objects import Attributes
 
 
@@ -87,13 +95,154 @@ def test_what_has_a_class_of_the_programs_is_told_and_not_touched(name: str, cha
     assert vars(new.part) == vars(fresh.part)
 
 
-def test_a_change_within_a_list_of_objects_is_told() -> None:
+def test_objects_in_a_list_keep_their_state_and_another_list_of_them_is_told() -> None:
+    def made() -> Owner:
+        owner = Owner()
+        owner.records, owner.cache = [Record(1.0), Record(2.0)], {1: One(), 2: 0}
+        return owner
+
+    owner, again = made(), made()
+    attributes, after = Attributes(owner), Attributes(again)
+    owner.records[1].loss, owner.cache[1].x, owner.cache[2] = 0.5, 7, 3
+    assert attributes.unsaved() == []
+    after.load_state_dict(attributes.state_dict())
+    assert again.records == [Record(1.0), Record(0.5)]
+    assert (again.cache[1].x, again.cache[2]) == (7, 3)
+    owner.records.reverse()
+    assert attributes.unsaved() == ["records (a list)"]
+
+
+class Slots:
+    __slots__ = ("__hidden", "n")
+
+    def __init__(self) -> None:
+        self.n = self.__hidden = 0
+
+    def step(self) -> None:
+        self.n += 1
+        self.__hidden += 2
+
+    def seen(self) -> Any:
+        return self.n, self.__hidden
+
+
+@dataclass(slots=True)
+class Small:
+    n: int = 0
+
+
+@dataclass(frozen=True)
+class Fixed:
+    values: list[int] = field(default_factory=list)
+
+
+class Lines:
+    """An object that is another one's, and has slots and a `__dict__`."""
+
+    __slots__ = ("__dict__", "n")
+
+
+def lines() -> Lines:
+    made = Lines()
+    made.n, made.text = 0, ""  # type: ignore[attr-defined]
+    return made
+
+
+def put(held: Any) -> None:
+    held.put(len(held.queue))
+
+
+def count_up(held: Any) -> None:
+    held.n += 1
+
+
+def append(held: Any) -> None:
+    held.append(len(held))
+
+
+def write(held: Any) -> None:
+    held[0] += 1
+
+
+HELD: dict[str, tuple[Any, Any, Any]] = {
+    "namespace": (lambda: types.SimpleNamespace(n=0), count_up, vars),
+    "argparse": (lambda: argparse.Namespace(n=0), count_up, vars),
+    "slots": (Slots, Slots.step, Slots.seen),
+    "dataclass_with_slots": (Small, count_up, lambda held: held.n),
+    "slots_and_dict": (lines, count_up, lambda held: held.n),
+    "frozen": (Fixed, lambda held: append(held.values), lambda held: held.values),
+    "user_dict": (lambda: UserDict(n=0), lambda held: held.update(n=held["n"] + 1), dict),
+    "user_list": (UserList, append, list),
+    "queue": (queue.Queue, put, lambda held: list(held.queue)),
+    "priority_queue": (queue.PriorityQueue, put, lambda held: list(held.queue)),
+    "array": (lambda: array.array("l", [0, 1]), write, list),
+    "bytes": (lambda: bytearray(2), write, list),
+    "bit_generator": (lambda: np.random.PCG64(1), lambda h: h.random_raw(), lambda h: h.state),
+    "list_iterator": (lambda: iter([1, 2, 3, 4, 5, 6]), next, list),
+    "ended_iterator": (lambda: iter((1, 2)), lambda held: next(held, None), list),
+    "range_iterator": (lambda: iter(range(9)), next, list),
+    "count": (lambda: itertools.count(3, 2), next, repr),
+    "repeat": (lambda: itertools.repeat("a", 9), next, list),
+    "cycle": (lambda: itertools.cycle("ab"), next, lambda h: [next(h) for _ in range(3)]),
+    "expression": (lambda: (2 * i for i in range(9)), next, list),
+    "early_stopping": (
+        keras.callbacks.EarlyStopping,
+        lambda held: setattr(held, "wait", held.wait + 1),
+        lambda held: held.wait,
+    ),
+    "monitor": (
+        lambda: Monitor("loss", "max", best=0.0),
+        lambda held: setattr(held, "best", held.best + 1),
+        lambda held: held.best,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 copies no iterators
+@pytest.mark.parametrize("kind", HELD)
+def test_what_is_in_other_objects_comes_back(kind: str) -> None:
+    make, step, seen = HELD[kind]
+    old, new = Owner(), Owner()
+    old.part, new.part = make(), make()
+    before, after = Attributes(old), Attributes(new)
+    for _ in range(3):
+        step(old.part)
+    kept = new.part
+    after.load_state_dict(before.state_dict())
+    assert before.unsaved() == []
+    assert new.part is kept or kind == "array"
+    assert seen(new.part) == seen(old.part) != seen(make())
+
+
+def rates() -> Iterator[float]:
+    rate = 1.0
+    while True:
+        yield rate
+        rate *= 0.5
+
+
+def told(make: Any, step: Any) -> list[str]:
     owner = Owner()
-    owner.records = [Record(1.0)]
+    owner.part = make()
     attributes = Attributes(owner)
     assert attributes.unsaved() == []
-    owner.records[0].loss = 0.5
-    assert attributes.unsaved() == ["records (a list)"]
+    step(owner.part)
+    assert [entry["path"] for entry in attributes.state_dict()] == [["parts", 0]]
+    return attributes.unsaved()
+
+
+def test_what_cannot_be_restored_is_told_once_it_has_moved() -> None:
+    assert told(rates, next) == ["part (a generator)"]
+    assert told(lambda: zip([1], [2], strict=True), next) == ["part (a zip)"]
+    assert told(lambda: map(str, iter([1, 2])), next) == ["part (a map)"]
+    assert told(queue.SimpleQueue, lambda held: held.put(1)) == ["part (a SimpleQueue)"]
+    assert told(lambda: [rates()], lambda held: next(held[0])) == ["part (a list)"]
+
+
+def test_an_iterator_that_shows_nothing_is_told() -> None:
+    owner = Owner()
+    owner.part = csv.reader(["a,b", "c,d"])
+    assert Attributes(owner).unsaved() == ["part (a reader)"]
 
 
 def test_plain_values_come_back_as_they_were() -> None:

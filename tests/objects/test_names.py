@@ -1,10 +1,11 @@
 """What code names is found, kept, and given back to where it is kept."""
 
+import abc
 import copy
 import functools
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,13 @@ def closed() -> tuple[Callable[[float], None], Callable[[], int]]:
     return note, lambda: calls
 
 
+draw.calls = 0  # type: ignore[attr-defined]
+
+
 class Counter:
     total = 0
+    _hidden = 0
+    __own = 0
 
     def __init__(self, note: Callable[[float], None]) -> None:
         self.note = functools.partial(note)
@@ -44,6 +50,9 @@ class Counter:
         global COUNT
         COUNT += 1
         Counter.total += 1
+        Counter._hidden += 2
+        Counter.__own += 3
+        draw.calls += 1  # type: ignore[attr-defined]
         TABLE["stage"] += 1
         self.note(draw())
 
@@ -92,6 +101,35 @@ class Carrier:
         self.step = step
 
 
+class Ratio(abc.ABC):
+    """Whatever Python keeps of the class is no state."""
+
+    @abc.abstractmethod
+    def step(self) -> None: ...
+
+
+class Half(Ratio):
+    def step(self) -> None:
+        return None
+
+
+def test_what_python_keeps_of_a_class_is_no_variable() -> None:
+    assert names_in(Half()) == []
+
+
+def rates(generator: np.random.Generator, table: list[float]) -> Iterator[float]:
+    steps = iter(range(9))
+    for _ in steps:
+        table.append(generator.random())
+        yield table[-1]
+
+
+def test_the_locals_of_a_generator_cannot_be_set_but_for_what_is_in_place() -> None:
+    generator = rates(np.random.default_rng(1), [])
+    next(generator)
+    assert [name.name for name in names_in(generator)] == ["generator"]
+
+
 CONSTANT = [0, 1]
 
 
@@ -106,14 +144,16 @@ class Lookup:
 def restart() -> None:
     """Has the variables be as a new process has them."""
     global COUNT
-    COUNT = Counter.total = 0
+    COUNT = Counter.total = Counter._hidden = draw.calls = 0  # type: ignore[attr-defined]
+    setattr(Counter, "_Counter__own", 0)  # noqa: B010
     LOSSES.clear()
     TABLE["stage"] = 1
     RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
 
 
 def seen(calls: Callable[[], int]) -> list[Any]:
-    return [COUNT, Counter.total, dict(TABLE), list(LOSSES), calls()]
+    hidden = [Counter._hidden, vars(Counter)["_Counter__own"], vars(draw)["calls"]]
+    return [COUNT, Counter.total, dict(TABLE), list(LOSSES), calls(), *hidden]
 
 
 def run(steps: int, state: Any = None) -> tuple[list[Any], Any]:
@@ -131,7 +171,9 @@ def run(steps: int, state: Any = None) -> tuple[list[Any], Any]:
 
 def test_names_are_found_through_functions_classes_and_partials() -> None:
     found = [name.name for name in names_in(Counter(closed()[0]))]
-    assert set(found) == {"COUNT", "Counter.total", "TABLE", "RNG", "LOSSES", "closed.calls"}
+    of_class = {"Counter.total", "Counter._hidden", "Counter._Counter__own"}
+    others = {"COUNT", "TABLE", "RNG", "LOSSES", "closed.calls", "draw.calls"}
+    assert set(found) == of_class | others
     assert names_in(np.arange(3)) == []
 
 

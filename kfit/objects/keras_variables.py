@@ -1,0 +1,60 @@
+"""Lists the variables of layers, models, metrics and optimizers that other objects hold.
+
+A callback may train a second model, as for a GAN or for distillation. Its optimizer and metrics
+belong to this model, but Keras does not list their variables among those of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import keras
+
+from kfit.distribute.owned import owned_optimizers
+from kfit.distribute.scopes import scope_of
+
+OF_OPTIMIZER = "optimizer"
+OF_METRIC = "metric"
+KerasPath = tuple[str | int, ...]
+
+
+def variables_of(value: Any) -> Iterator[tuple[KerasPath, Any]]:
+    """Yields the variables of an object of Keras, each with a path that tells them apart.
+
+    For a model these include the variables of its optimizers and metrics, which the model creates
+    later than its own: their paths begin with `OF_OPTIMIZER` or `OF_METRIC`.
+    """
+    yield from (((index,), variable) for index, variable in enumerate(value.variables))
+    if not isinstance(value, keras.Model):
+        return
+    seen = {id(variable) for variable in value.variables}
+    parts = ((OF_OPTIMIZER, owned_optimizers(value)), (OF_METRIC, value.metrics))
+    for kind, of_kind in parts:
+        for number, part in enumerate(of_kind):
+            for index, variable in enumerate(part.variables):
+                if id(variable) not in seen:
+                    seen.add(id(variable))
+                    yield (kind, number, index), variable
+
+
+def build_optimizers(model: keras.Model, saved: Collection[KerasPath]) -> None:
+    """Creates the variables of a model's optimizers that a snapshot has values for.
+
+    An optimizer creates its variables in its first step. It is left as it is if it would create
+    others than those in the snapshot, since the model was trained with other weights.
+
+    Args:
+        model: The model.
+        saved: The paths of the saved variables, as `variables_of` yields them.
+    """
+    strategy = scope_of(model)
+    for number, optimizer in enumerate(owned_optimizers(model)):
+        count = sum(path[:2] == (OF_OPTIMIZER, number) for path in saved)
+        with strategy.scope() if strategy is not None else nullcontext():
+            if not optimizer.built and count > len(optimizer.variables):
+                alike = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+                alike.build(model.trainable_variables)
+                if len(alike.variables) == count:
+                    optimizer.build(model.trainable_variables)
