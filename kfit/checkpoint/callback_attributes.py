@@ -2,9 +2,10 @@
 
 - A direct subclass of `keras.callbacks.Callback`: all attributes.
 - A subclass of another callback of Keras or kfit: the attributes that the code of the subclass
-  names, since all others belong to the base class.
-- A callback of Keras or kfit itself: no attributes. But if the program gave functions to the
-  callback, as to a `LambdaCallback`, the variables that these functions use are saved.
+  names, and those that the code of the base classes does not, since all others are theirs.
+- A callback of Keras or kfit itself: only attributes that hold objects of the program, such as one
+  with a `__call__` that was given to a `LearningRateScheduler`. If the program gave functions to
+  the callback, as to a `LambdaCallback`, the variables that these functions use are saved.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import keras
 
 from kfit.objects import Attributes
 from kfit.objects.names import names_in
+from kfit.objects.plain_objects import is_own
 
-_OF_KERAS = frozenset({"_model", "params", "validation_data", "training"})
+_OF_KERAS = frozenset({"_model", "params", "validation_data"})
 """Attributes that Keras sets on every callback, which are not part of its state."""
 
 
@@ -28,7 +30,7 @@ def attributes_of(
     """Returns an object that saves and restores the attributes of a callback in snapshots.
 
     For a direct subclass of `keras.callbacks.Callback` all attributes are included, for other
-    callbacks only what the user's own code uses. The result is None for a callback of Keras or kfit
+    callbacks only those of the user's own code. The result is None for a callback of Keras or kfit
     that runs no code of the user's.
 
     Args:
@@ -40,14 +42,17 @@ def attributes_of(
     kinds = [kind for kind in type(callback).__mro__ if not _is_known(kind)]
     bases = [kind for kind in type(callback).__mro__ if _is_known(kind)]
     if not kinds:
-        return Attributes(callback, lambda name: False, foreign) if names_in(callback) else None
-    is_plain = bases[0] is keras.callbacks.Callback
-    named = set() if is_plain else {name for kind in kinds for name in _names_in(kind)}
+        given = {name for name, value in vars(callback).items() if is_own(value, callback)}
+        is_used = given or names_in(callback)
+        return Attributes(callback, given.__contains__, foreign) if is_used else None
+    left_out = _OF_KERAS | ({"training"} if hasattr(bases[0], "training") else set())
+    named = {name for kind in kinds for name in _names_in(kind)}
+    of_bases = {name for kind in bases for name in _names_in(kind)} - named
+    if bases[0] is keras.callbacks.Callback:
+        of_bases = set()
 
     def looks(name: str) -> bool:
-        if name in _OF_KERAS or name in remembered:
-            return False
-        return is_plain or name in named
+        return name not in left_out and name not in remembered and name not in of_bases
 
     return Attributes(callback, looks, foreign)
 

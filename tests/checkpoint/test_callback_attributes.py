@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+import kfit
 from kfit.checkpoint.callback_attributes import attributes_of
 
 
@@ -41,6 +42,44 @@ def test_all_of_one_made_from_the_base_but_what_it_was_given_or_is_known() -> No
 
 def test_of_one_made_from_another_what_its_own_code_names() -> None:
     assert changed(Stops(), "counted", "wait", "best_epoch") == {"counted"}
+
+
+def test_of_one_made_from_another_also_what_no_code_of_the_other_names() -> None:
+    callback = Stops()
+    looked_at = attributes_of(callback, (), ())
+    assert looked_at is not None
+    setattr(callback, "named in " + "no code", 7)
+    callback.patience = 7
+    assert [entry["path"] for entry in looked_at.state_dict()] == [["named in no code"]]
+
+
+class Trains(kfit.callbacks.TrainingCallback):
+    counted = 0
+
+
+def test_an_attribute_named_training_is_one_unless_kfit_sets_it() -> None:
+    assert changed(Own(), "training") == {"training"}
+    assert changed(Trains(), "training", "counted") == {"counted"}
+
+
+class Schedule:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, *args: Any) -> float:
+        self.calls += 1
+        return 1 / self.calls
+
+
+def test_objects_that_are_called_are_state() -> None:
+    for name, callback, given in (
+        ("schedule", keras.callbacks.LearningRateScheduler(schedule := Schedule()), schedule),
+        ("on_epoch_end", keras.callbacks.LambdaCallback(on_epoch_end=(end := Schedule())), end),
+    ):
+        looked_at = attributes_of(callback, (), ())
+        assert looked_at is not None
+        given()
+        assert looked_at.state_dict() == [{"path": [name, "calls"], "value": 1}]
 
 
 def test_of_one_of_keras_nothing_unless_it_was_given_a_function() -> None:
