@@ -47,11 +47,14 @@ def build_optimizers(model: keras.Model, saved: Collection[KerasPath]) -> None:
 
     Args:
         model: The model.
-        saved: The paths of the saved variables, as `variables_of` yields them.
+        saved: The paths of the saved variables, as `variables_of` yields them. Those that have not
+            changed since training began are not among them; this holds for none of those that the
+            optimizer has created since.
     """
     strategy = scope_of(model)
     for number, optimizer in enumerate(owned_optimizers(model)):
-        count = sum(path[:2] == (OF_OPTIMIZER, number) for path in saved)
+        of_optimizer = [path for path in saved if path[:2] == (OF_OPTIMIZER, number)]
+        count = max((int(path[-1]) + 1 for path in of_optimizer), default=0)
         with strategy.scope() if strategy is not None else nullcontext():
             if not optimizer.built and count > len(optimizer.variables):
                 alike = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))

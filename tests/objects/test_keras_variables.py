@@ -60,7 +60,7 @@ def test_a_second_model_goes_on(recwarn: Any) -> None:
     before, after = (Attributes(Owner(a=one, b={"b": two})) for one, two in (models, again))
     for model in models:
         train(model, 3)
-        model.optimizer.learning_rate = 0.5
+    models[1].optimizer.learning_rate = 0.5
     after.load_state_dict(before.state_dict())
     assert [str(each.message) for each in recwarn if each.category is UserWarning] == []
     for model, other in zip(models, again, strict=True):
