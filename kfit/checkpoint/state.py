@@ -5,8 +5,8 @@
     progress     epoch, step, step in the epoch; the logs of the last step; whether to stop
     data         the seed of the order, and the positions in the training and validation data
     callbacks    the state of each callback
-    random       the global generators: Python's and NumPy's of every task, torch's and Keras' of
-                 the chief
+    random       the global generators: Python's, NumPy's and TensorFlow's of every task, torch's
+                 and Keras' of the chief
 
 The chief saves the whole state, and all tasks restore it. Reading the state is a collective: all
 tasks must do so after the same step.
@@ -29,9 +29,10 @@ from kfit.distribute import variable_values
 from kfit.distribute.owned import owned_optimizers, owned_variables
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.strategy import Strategy
-from kfit.internals.randomness import existing_seed_generator, global_seed_generator
+from kfit.internals.randomness import global_seed_generator
 from kfit.objects import Generators
 from kfit.objects.checksum import checksum
+from kfit.objects.eager_generators import EagerGenerators
 
 Part: TypeAlias = Literal["model", "optimizer", "metrics", "progress", "callbacks", "random"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -219,28 +220,32 @@ def differences(
 
 
 def take_random(strategy: Strategy, generators: Generators | None = None) -> dict[str, Any]:
-    """Reads the states of Python's, NumPy's, torch's and Keras' global random generators.
+    """Reads the states of the global random generators of Python and of libraries.
 
     It is a collective: all tasks must call it.
 
     Args:
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
-        generators: The states of Python's, NumPy's and torch's generators to use in place of the
-            current states. They are given if batches are drawn ahead of training, since drawing
-            them may have changed the generators already.
+        generators: The states of the generators to use in place of the current states. They are
+            given if batches are drawn ahead of training, since drawing them may have changed the
+            generators already. States of TensorFlow's and Keras' generators that are None are the
+            current ones.
 
     Returns:
-        The states of Python's and NumPy's generators on all tasks, and of torch's and Keras'
-        generators on this task.
+        The states of Python's, NumPy's and TensorFlow's generators on all tasks, and of torch's and
+        Keras' generators on this task.
     """
+    now = EagerGenerators.now()
     own = generators or Generators.now()
-    tasks = strategy.host_collectives.all_gather(own.row())
     # `keras.random` uses this generator if no seed is given; it does not belong to a model.
-    generator = existing_seed_generator()
+    keras_state = own.eager.keras or now.keras
+    eager = EagerGenerators(own.eager.seeds, own.eager.tensorflow or now.tensorflow)
+    gather = strategy.host_collectives.all_gather
     return {
-        "tasks": tasks,
+        "tasks": gather(own.row()),
+        "eager": gather(eager.row()),
         "torch": own.state_dict()["torch"],
-        "keras": None if generator is None else generator.state.numpy(),
+        "keras": None if keras_state is None else np.asarray(keras_state, "int64"),
     }
 
 
@@ -255,10 +260,12 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
         drawn_ahead: Whether the generators of Python, NumPy and torch have been set already, when
             the position in the data was restored. Then only Keras' generator is set here.
     """
-    tasks = np.asarray(kept["tasks"])
-    row = tasks[strategy.worker_index if strategy.worker_index < len(tasks) else 0]
+    tasks, eager = np.asarray(kept["tasks"]), kept.get("eager")
+    task = strategy.worker_index if strategy.worker_index < len(tasks) else 0
     if not drawn_ahead:
-        Generators.of_row(row, kept["torch"]).give()
+        # Snapshots of earlier versions of kfit have no states of TensorFlow's generators.
+        of_task = None if eager is None else np.asarray(eager)[task]
+        Generators.of_row(tasks[task], kept["torch"], of_task).give()
     if kept["keras"] is not None:
         with undisturbed():  # Keras makes it here if nothing has drawn from it yet
             generator = global_seed_generator()

@@ -26,6 +26,7 @@ from kfit.checkpoint.schema import (
     vector_of,
 )
 from kfit.checkpoint.snapshot import Snapshot
+from kfit.objects.eager_generators import check_eager_rows
 from kfit.objects.generators import check_rows
 
 _MOST_PASSES, _MOST_BATCHES = 10**7, 10**9
@@ -90,8 +91,12 @@ def _anything(value: Any, place: str) -> None:
 
 
 def _generators(value: Any, place: str) -> None:
-    record({"row": array, "torch": optional(vector_of("uint8"))})(value, place)
+    record({"row": array, "torch": optional(vector_of("uint8"))}, may={"eager": array})(
+        value, place
+    )
     check_rows(value["row"][None], f"{place}['row']")
+    if "eager" in value:
+        check_eager_rows(value["eager"][None], f"{place}['eager']")
 
 
 def _own(value: Any, place: str) -> None:
@@ -169,7 +174,8 @@ _STATE = record(
                 "tasks": check_rows,
                 "torch": optional(vector_of("uint8")),
                 "keras": optional(vector_of("uint32", "uint64", "int32", "int64", length=2)),
-            }
+            },
+            may={"eager": check_eager_rows},
         ),
         "account": _ACCOUNT,
     },

@@ -202,8 +202,7 @@ class HeldState:
         The chief is the first worker. The method is a collective: all tasks must call it.
         """
         if self._held.calls_python:
-            row = host_collectives.all_gather(Generators.now().row())[0]
-            Generators.of_row(row, Generators.now().torch).give()
+            Generators.now().share(host_collectives)
         if self._held.variables:
             own = to_bytes([variable.numpy() for variable in self._held.variables])
             for variable, value in zip(

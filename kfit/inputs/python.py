@@ -33,6 +33,7 @@ from kfit.inputs.batches import (
 )
 from kfit.inputs.own_state import OwnState
 from kfit.inputs.reader import Reader, print_of
+from kfit.internals.randomness import as_in_another_thread
 from kfit.objects import Generators
 from kfit.objects.plain_objects import reached
 
@@ -141,7 +142,9 @@ class PythonBatches(Batches):
         self._look_first()
         if self._reader is None or (self._again and self._place != (pass_index, start + step)):
             self._open(pass_index, start + step)
-        self._look(1)
+        # Of an epoch that has not been interrupted, only the first batch is drawn in this thread.
+        with as_in_another_thread() if step else nullcontext():
+            self._look(1)
         self._agree(step)
         if not self._looked:
             if step == 0 and start > 0:
@@ -272,7 +275,7 @@ class PythonBatches(Batches):
         if reader is None:
             return None
         with reader.held() as mark:
-            return mark.generators if mark is not None and reader.draws else None
+            return None if mark is None else reader.drawn_until(mark)
 
     def _open(self, pass_index: int, batch: int) -> None:
         """Begins to read the data at a certain batch, with a new reader.
@@ -350,8 +353,7 @@ class PythonBatches(Batches):
         has_begun, self._has_begun = self._has_begun, True
         if has_begun or self._host_collectives.is_alone:
             return
-        row = self._host_collectives.all_gather(Generators.now().row())[0]
-        Generators.of_row(row, Generators.now().torch).give()
+        Generators.now().share(self._host_collectives)
         self._own.share(self._host_collectives)
 
     def _agree(self, step: int) -> None:

@@ -13,12 +13,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from kfit.objects import Generators
+from kfit.objects.eager_generators import EagerGenerators
 from kfit.objects.values import fingerprint
 
 
@@ -54,8 +56,11 @@ class Reader:
     Attributes:
         mark: The states after the last batch that training has taken; None if no states are
             recorded.
-        draws: Whether drawing a batch has changed a global random generator. Changes that a hook of
-            a callback may have made meanwhile do not count.
+        draws: Whether drawing a batch has changed a global random generator of Python. Changes that
+            a hook of a callback may have made meanwhile do not count.
+        draws_variables: Whether drawing a batch has changed a global generator of TensorFlow or
+            Keras. Steps of the model may change these as well, so only batches count that were
+            drawn while no step could run: the first one of each epoch.
         error: The error that drawing a batch has raised; None if it has raised none.
     """
 
@@ -68,7 +73,7 @@ class Reader:
         self._drawn: deque[Mark] = deque()
         self._lock = threading.RLock()
         self._stopped = False
-        self.draws = False
+        self.draws = self.draws_variables = False
         self.error: Exception | None = None
         self.mark = None if own is None else Mark(Generators.now(), own(), 0)
 
@@ -91,6 +96,21 @@ class Reader:
         """Moves `mark` on by `batches` batches, since training has taken these."""
         for _ in range(batches if self._own is not None else 0):
             self.mark = self._drawn.popleft()
+
+    def drawn_until(self, mark: Mark) -> Generators | None:
+        """Returns the states that the global generators had at a mark, if batches change them.
+
+        Returns:
+            The states. Those of Python's generators are the current ones, and those of TensorFlow's
+            and Keras' are None, if drawing batches does not change them. The result is None if it
+            changes no generator.
+        """
+        if not self.draws and not self.draws_variables:
+            return None
+        drawn = mark.generators if self.draws else Generators.now()
+        seeds, variables = drawn.eager.seeds, _variables_of(mark.generators)
+        eager = EagerGenerators(seeds, *(variables if self.draws_variables else (None, None)))
+        return replace(drawn, eager=eager)
 
     def stop(self, wait: bool = True) -> None:
         """Stops drawing batches, so that the iterator ends.
@@ -125,11 +145,17 @@ class Reader:
         turn, before = self._turn(), Generators.now()
         batch = next(self._batches)
         after = Generators.now()
-        alone = threading.current_thread() is threading.main_thread() or turn % 2 == 1
-        if after != before and alone and turn == self._turn():
+        is_main = threading.current_thread() is threading.main_thread()
+        if after != before and (is_main or turn % 2 == 1) and turn == self._turn():
             self.draws = True
+        if is_main and _variables_of(after) != _variables_of(before):
+            self.draws_variables = True
         self._drawn.append(Mark(after, own(), print_of(batch, rows=1)))
         return batch
+
+
+def _variables_of(generators: Generators) -> tuple[Any, Any]:
+    return generators.eager.tensorflow, generators.eager.keras
 
 
 def print_of(batch: Any, rows: int | None = None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -48,3 +50,18 @@ def set_seed_generator(generator: keras.random.SeedGenerator | None) -> None:
 def existing_seed_generator() -> keras.random.SeedGenerator | None:
     """Returns Keras' global seed generator; None if nothing has drawn from it yet."""
     return _get_global_attribute(_GLOBAL_SEED_GENERATOR)
+
+
+@contextmanager
+def as_in_another_thread() -> Iterator[None]:
+    """A context in which Keras makes a new global seed generator, as in a thread of its own.
+
+    Keras has one such generator in each thread, and seeds it from Python's generator `random`. The
+    threads in which TensorFlow draws batches have none when Python code begins to run in them.
+    """
+    own = existing_seed_generator()
+    set_seed_generator(None)
+    try:
+        yield
+    finally:
+        set_seed_generator(own)

@@ -1,13 +1,18 @@
-"""The global random generators of Python, NumPy and, if the program has imported it, torch."""
+"""The global random generators of Python, NumPy and, if the program has imported them, others."""
 
 from __future__ import annotations
 
 import random
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from kfit.objects.eager_generators import NONE, EagerGenerators
+
+if TYPE_CHECKING:
+    from kfit.distribute.host_collectives import HostCollectives
 
 _WORDS = 625
 """Words of a Mersenne Twister's state in Python's format; the last one is the position."""
@@ -21,17 +26,19 @@ ROW = _WORDS + 2 + 624 + 3
 
 @dataclass(frozen=True)
 class Generators:
-    """The states of the global random generators at one moment; reading them takes about 10 µs.
+    """The states of the global random generators at one moment; reading them takes about 50 µs.
 
     Attributes:
         python: The state of the module `random`.
         numpy: The state of the functions of `np.random`.
         torch: The state of torch's CPU generator, as bytes; None if torch is not imported.
+        eager: The states of TensorFlow's and Keras' generators.
     """
 
     python: tuple[Any, ...]
     numpy: tuple[Any, ...]
     torch: bytes | None
+    eager: EagerGenerators = NONE
 
     @classmethod
     def now(cls) -> Generators:
@@ -39,7 +46,8 @@ class Generators:
         _, keys, *rest = np.random.get_state()
         torch = sys.modules.get("torch")
         bits = None if torch is None else bytes(torch.get_rng_state().numpy())
-        return cls(random.getstate(), (np.asarray(keys).tobytes(), *rest), bits)
+        own = np.asarray(keys).tobytes(), *rest
+        return cls(random.getstate(), own, bits, EagerGenerators.now())
 
     def give(self) -> None:
         """Sets the global generators to these states."""
@@ -49,6 +57,7 @@ class Generators:
         torch = sys.modules.get("torch")
         if self.torch is not None and torch is not None:
             torch.set_rng_state(torch.from_numpy(np.frombuffer(self.torch, "uint8").copy()))
+        self.eager.give()
 
     def row(self) -> np.ndarray:
         """Returns Python's and NumPy's states as one array, to send to other tasks.
@@ -62,12 +71,13 @@ class Generators:
         return np.concatenate(parts, dtype="float64")
 
     @classmethod
-    def of_row(cls, row: np.ndarray, torch: Any = None) -> Generators:
+    def of_row(cls, row: np.ndarray, torch: Any = None, eager: Any = None) -> Generators:
         """Creates a `Generators` object from an array that `row` returned, perhaps on another task.
 
         Args:
             row: The array.
             torch: The state of torch's generator, as bytes or as an array of bytes; or None.
+            eager: The array that `EagerGenerators.row` returned; or None.
 
         Raises:
             ValueError: If the array cannot be the states of generators.
@@ -83,17 +93,26 @@ class Generators:
             torch
             if torch is None or isinstance(torch, bytes)
             else bytes(np.asarray(torch, "uint8")),
+            NONE if eager is None else EagerGenerators.of_row(eager),
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the states as arrays, which a snapshot can contain."""
         torch = None if self.torch is None else np.frombuffer(self.torch, "uint8")
-        return {"row": self.row(), "torch": torch}
+        return {"row": self.row(), "torch": torch, "eager": self.eager.row()}
 
     @classmethod
     def of_state_dict(cls, state: dict[str, Any]) -> Generators:
         """Creates a `Generators` object from what `state_dict` returned."""
-        return cls.of_row(state["row"], state["torch"])
+        return cls.of_row(state["row"], state["torch"], state.get("eager"))
+
+    def share(self, host_collectives: HostCollectives) -> None:
+        """Sets the generators of all workers to the states of the chief's, except for torch's.
+
+        The chief is the first worker. The method is a collective: all tasks must call it.
+        """
+        row, eager = (host_collectives.all_gather(own)[0] for own in (self.row(), self.eager.row()))
+        Generators.of_row(row, self.torch, eager).give()
 
 
 def check_rows(rows: Any, place: str) -> None:

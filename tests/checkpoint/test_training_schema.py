@@ -171,6 +171,10 @@ WRONG: dict[str, Callable[[State], None]] = {
     "generators of complex numbers": as_dtype("complex128"),
     "generators of four bits": as_dtype("int4"),
     "generators of half numbers": as_dtype("bfloat16"),
+    "states of TensorFlow's generators in one row": set_at("random", "eager", value=np.zeros(642)),
+    "a state of TensorFlow's generators that is none": set_at(
+        "random", "eager", value=np.full((1, 642), 0.5)
+    ),
     "a seed of Keras with three words": set_at("random", "keras", value=np.ones(3, "uint32")),
     "another step than the description's": set_at("progress", "step", value=1),
     "a step past the end of its epoch": set_at("progress", "step_in_epoch", value=100),

@@ -4,6 +4,7 @@ import gc
 import itertools
 import random
 import time
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -202,6 +203,36 @@ class Layered(Rows):
     def __getitem__(self, index: int) -> Any:
         x, y = super().__getitem__(index)
         return self.noise(x, training=True).numpy(), y
+
+
+class Eager(Rows):
+    """Draws by functions of TensorFlow and Keras, which are called outside of a graph."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        shuffled = tf.random.shuffle(x).numpy()
+        scale = tf.random.get_global_generator().uniform([], 0.5, 1.0).numpy()
+        return shuffled + scale * np.asarray(keras.random.normal(x.shape, stddev=0.1)), y
+
+
+def eager() -> Eager:
+    tf.random.set_global_generator(tf.random.Generator.from_seed(2))
+    return Eager()
+
+
+class Held(Rows):
+    """Holds its state in objects that are not the program's own, and in iterators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.space = types.SimpleNamespace(calls=0)
+        self.cycle = itertools.cycle([0.5, 1.0, 2.0])
+        self.rates = (1 / rate for rate in range(1, 99))
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        self.space.calls += 1
+        return x * (next(self.cycle) + next(self.rates) + 0.1 * self.space.calls), y
 
 
 def generated() -> Iterator[Any]:
@@ -413,6 +444,8 @@ KINDS = {
     "own_generator": lambda: {"x": OwnGenerator()},
     "says": lambda: {"x": Says()},
     "layered": lambda: {"x": Layered()},
+    "eager": lambda: {"x": eager()},
+    "held": lambda: {"x": Held()},
     "generator": lambda: {"x": generated(), "steps_per_epoch": 4},
     "generator_that_ends": lambda: {"x": itertools.islice(generated(), 12)},
     "loader": lambda: {"x": TorchLoader()},
@@ -427,11 +460,8 @@ KINDS = {
 
 
 DAILY = (
-    "both_short_epochs",
-    "both_short_epochs_from_epoch_1",
-    "pipeline_with_layer",
-    "pipeline_with_none",
-    "shrinks",
+    *("both_short_epochs", "both_short_epochs_from_epoch_1", "pipeline_with_layer"),
+    *("pipeline_with_none", "shrinks", "eager", "held"),
 )
 UNSEEDED = ("own_generator", "pipeline_with_unseeded_layer")
 """Those that draw other numbers in each process: what was cut off before its first save begins

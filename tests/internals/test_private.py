@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from kfit.internals import (  # noqa: F401  all of them enter their names
     callbacks,
+    eager_random,
     functions,
     graphs,
     layers,
@@ -86,7 +87,7 @@ def made_in_a_graph() -> Any:
 
 
 EXAMPLES: dict[str, Callable[[], Any]] = {
-    "tensorflow.python.eager.context.context": lambda: runtime.runtime(),
+    "tensorflow.python.eager.context.context": lambda: seeded(runtime.runtime()),
     "keras.Variable": lambda: keras.Variable(1.0),
     "keras.Layer": lambda: keras.layers.Dense(1),
     "keras.Model": compiled_model,
@@ -135,6 +136,11 @@ def built_norm() -> keras.layers.BatchNormalization:
     norm = keras.layers.BatchNormalization()
     norm.build((None, 2))
     return norm
+
+
+def seeded(context: Any) -> Any:
+    tf.random.set_seed(1)
+    return context
 
 
 def resolved(name: str) -> Any:

@@ -23,7 +23,7 @@ def drawn() -> list[float]:
 
 WAYS: dict[str, Callable[[Generators], Generators]] = {
     "themselves": lambda states: states,
-    "a_row": lambda states: Generators.of_row(states.row(), states.torch),
+    "a_row": lambda states: Generators.of_row(states.row(), states.torch, states.eager.row()),
     "a_state_dict": lambda states: Generators.of_state_dict(states.state_dict()),
 }
 
