@@ -216,8 +216,7 @@ class CallbackStates:
             warn_user(
                 f"The state of the callback {name} is not saved whole: {listed(unsaved)} "
                 "changed during training, and is not a number, string or array, or a plain list or "
-                "dict of these. Define `state_dict` and `load_state_dict` in the callback; they "
-                "may save whatever it needs after a restart, or nothing."
+                f"dict of these. {_remedy(callback)}"
             )
         return state
 
@@ -403,6 +402,19 @@ def _says(name: str, callback: keras.callbacks.Callback) -> bool:
             "a restart, or neither."
         )
     return all(has)
+
+
+def _remedy(callback: keras.callbacks.Callback) -> str:
+    """Returns what the user can do if a value that a callback changes cannot be saved."""
+    if type(callback).__module__.partition(".")[0] in ("keras", "kfit"):
+        return (
+            "Count in attributes of an object of yours instead, or in a callback of yours that "
+            "defines `state_dict` and `load_state_dict`."
+        )
+    return (
+        "Define `state_dict` and `load_state_dict` in the callback; they may save whatever it "
+        "needs after a restart, or nothing."
+    )
 
 
 def _checks_its_state(kind: type) -> bool:

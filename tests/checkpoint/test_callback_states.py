@@ -1,5 +1,7 @@
 """What callbacks remember without saying so, and what they say wrongly."""
 
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -161,6 +163,54 @@ def test_what_nobody_can_save_is_told(job: Job, tmp_path: Any) -> None:
 
     with pytest.warns(UserWarning, match="state of the callback Holds is not saved whole: kept"):
         job.run(Holds(), BackupAndRestore(tmp_path / "backup", save_freq=2))
+
+
+def rates() -> Iterator[float]:
+    rate = 0.1
+    while True:
+        yield rate
+        rate *= 0.9
+
+
+def test_a_generator_that_a_callback_of_keras_draws_from_is_told(job: Job, tmp_path: Any) -> None:
+    drawn = rates()
+    scheduler = keras.callbacks.LearningRateScheduler(lambda epoch, rate: next(drawn))
+    told = r"LearningRateScheduler is not saved whole: \S*drawn \(a generator\).*object of yours"
+    with pytest.warns(UserWarning, match=told):
+        job.run(scheduler, BackupAndRestore(tmp_path / "backup", save_freq=2))
+
+
+class Several(keras.callbacks.Callback):
+    """Calls callbacks of Keras that are not among those of `fit`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopping = keras.callbacks.EarlyStopping("steps", patience=100, mode="min")
+        self.others = [keras.callbacks.ReduceLROnPlateau("steps", patience=100, mode="min")]
+        self.steps = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        for each in (self.stopping, *self.others):
+            each.set_model(self.model)
+            each.on_train_begin()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.steps += 1
+        for each in (self.stopping, *self.others):
+            each.on_epoch_end(epoch, {"steps": self.steps})
+
+
+def test_callbacks_of_keras_in_another_one_go_on(job: Job, tmp_path: Any) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    with pytest.raises(CutError):
+        job.run(Several(), backup, Cutter(10))
+    again = Several()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "The state of")
+        job.run(again, backup)
+    (reduced,) = again.others
+    assert (again.stopping.best, again.stopping.wait) == (1, 2)
+    assert (reduced.best, reduced.wait) == (1, 2)
 
 
 def test_a_snapshot_sets_nothing_but_what_a_callback_of_keras_remembers() -> None:

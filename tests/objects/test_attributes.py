@@ -2,24 +2,34 @@
 
 import argparse
 import array
+import contextlib
 import csv
 import enum
+import functools
 import itertools
+import logging
+import math
+import pathlib
 import queue
 import random
+import re
 import socket
+import sys
 import threading
 import types
 import warnings
+import weakref
 from collections import UserDict, UserList, deque, namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import keras
+import matplotlib.figure
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kfit.callbacks import Monitor
 from kfit.objects import Attributes
@@ -237,6 +247,49 @@ def test_what_cannot_be_restored_is_told_once_it_has_moved() -> None:
     assert told(lambda: map(str, iter([1, 2])), next) == ["part (a map)"]
     assert told(queue.SimpleQueue, lambda held: held.put(1)) == ["part (a SimpleQueue)"]
     assert told(lambda: [rates()], lambda held: next(held[0])) == ["part (a list)"]
+
+
+class Logs:
+    """Uses what belongs to a process, and changes it with every step."""
+
+    _lock = threading.Lock()
+    _steps: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        self.logger = logging.getLogger("kfit.tests")
+        self.events = queue.Queue[int]()
+        self.event, self.condition = threading.Event(), threading.Condition()
+        self.progress = keras.utils.Progbar(9, verbose=0)
+        self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        self.strategy = tf.distribute.get_strategy()
+        self.figure = matplotlib.figure.Figure()
+        self.axes = self.figure.add_subplot()
+        self.rule, self.module, self.kind = self.step, math, Record
+        self.reference = weakref.ref(self.model)
+        self.proxy = weakref.proxy(self.model)
+        self.local, self.stack = threading.local(), contextlib.ExitStack()
+        self.counted = functools.lru_cache(math.sqrt)
+        self.pattern, self.path, self.out = re.compile("a"), pathlib.Path(), sys.stdout
+
+    def step(self) -> None:
+        with self._lock, self.condition:
+            self.event.set()
+            self.local.value = 1
+        self.logger.setLevel(logging.ERROR)
+        self.progress.update(3, [("loss", 1.0)])
+        self.axes.plot([1, 2], [3, 4])
+        self.model(np.ones((1, 1)))
+        self.counted(2)
+        self.stack.callback(len, "")
+        self.events.put(1)
+        Logs._steps.append(1)
+
+
+def test_what_is_harmless_is_not_told() -> None:
+    logs = Logs()
+    attributes = Attributes(logs)
+    logs.step()
+    assert attributes.unsaved() == []
 
 
 def test_an_iterator_that_shows_nothing_is_told() -> None:
