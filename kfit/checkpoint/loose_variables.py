@@ -20,6 +20,7 @@ import tensorflow as tf
 from kfit.distribute.contents import DEEPEST, VALUES, holds_only_values
 from kfit.distribute.owned import owned_optimizers
 from kfit.internals.layers import all_layers
+from kfit.internals.variables import averages_of
 from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks
 from kfit.objects.names import names_in
@@ -78,6 +79,8 @@ def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[
     elif isinstance(value, (list, tuple, dict)):
         if not holds_only_values(value):
             inside = value.items() if isinstance(value, dict) else enumerate(value)
+    elif isinstance(value, tf.train.ExponentialMovingAverage):
+        inside = enumerate(averages_of(value))
     elif isinstance(value, OF_KERAS) and not isinstance(value, keras.Metric):
         inside = ((variable.path, variable) for variable in value.variables)
     elif isinstance(value, _ENTERED) or _is_own(value):

@@ -79,10 +79,9 @@ def _path(value: Any, place: str) -> None:
 
 
 def _entry(value: Any, place: str) -> None:
-    record({"path": _path}, may=dict.fromkeys(("value", "state", "process"), _anything))(
-        value, place
-    )
-    if len(value.keys() & {"value", "state"}) != 1:
+    kinds = {"value", "state", "position"}
+    record({"path": _path}, may=dict.fromkeys((*kinds, "process"), _anything))(value, place)
+    if len(value.keys() & kinds) != 1:
         raise ValueError(f"{place} has no value")
 
 

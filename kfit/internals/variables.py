@@ -119,3 +119,12 @@ def set_copy_of(variable: tf.Variable, whole: Any) -> None:
 def _with_container(variable: tf.Variable) -> Any:
     """Returns what refers to the whole: the handle, or a variable that was made in a graph."""
     return variable.handle if isinstance(variable, RESOURCE_VARIABLE) else variable
+
+
+@uses(
+    "tf.train.ExponentialMovingAverage._averages",
+    because="`average` needs the variables that were averaged, which may be of any object",
+)
+def averages_of(average: tf.train.ExponentialMovingAverage) -> list[tf.Variable]:
+    """Returns the variables that hold TensorFlow's moving averages, in the order of creation."""
+    return list(average._averages.values())

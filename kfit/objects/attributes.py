@@ -252,7 +252,11 @@ class Attributes:
         leaves = [
             leaf
             for leaf in self._leaves()
-            if leaf.path not in kept and (leaf.path[0] != _IN_CODE or holds_state(leaf.value))
+            if leaf.path not in kept
+            and (
+                leaf.path[0] != _IN_CODE
+                or (holds_state(leaf.value) and not is_iterator(leaf.value))
+            )
         ]
         changed = [leaf for leaf in leaves if self._has_changed(leaf.path, leaf.value)]
         there = {path[:end] for path in self._baseline for end in range(1, len(path) + 1)}
@@ -286,9 +290,9 @@ class Attributes:
         classes = {(): type(self._owner), **{path: type(value) for path, value in self._objects()}}
         lost = []
         for path, entry in entries.items():
-            if "state" in entry and holds_state(places.get(path)):
+            if _state_in(entry) is not None and holds_state(places.get(path)):
                 try:
-                    give(places[path], entry["state"])
+                    give(places[path], _state_in(entry))
                 except (ValueError, TypeError, RuntimeError):  # of another kind of generator
                     lost.append(name_of(path))
             elif not (
@@ -502,8 +506,8 @@ def check_entries(state: list[dict[str, Any]]) -> None:
         Exception: If a value cannot be decoded. The error is that of the library which decodes it.
     """
     for entry in state:
-        if "state" in entry:
-            check_state(decode(entry["state"]))
+        if _state_in(entry) is not None:
+            check_state(decode(_state_in(entry)))
         else:
             decode(entry["value"])
 
@@ -512,9 +516,9 @@ def _kept(path: AttributePath, entry: dict[str, Any]) -> dict[str, Any]:
     """Creates an entry of a saved state, from a path and the encoded value at this path.
 
     The entry of a variable that the object's code refers to also has the ID of this process, since
-    the variable is restored only in other processes.
+    the variable is restored only in other processes. This does not hold for random generators.
     """
-    is_named = path[0] == _IN_CODE and "value" in entry
+    is_named = path[0] == _IN_CODE and "state" not in entry
     return {"path": list(path), **entry, **({"process": _process()} if is_named else {})}
 
 
@@ -523,7 +527,14 @@ def _process() -> str:
 
 
 def _entry(value: Any) -> dict[str, Any]:
+    if is_iterator(value) and holds_state(value):
+        return {"position": read(value)}
     return {"state": read(value)} if holds_state(value) else {"value": encode(value)}
+
+
+def _state_in(entry: dict[str, Any]) -> Any:
+    """Returns the encoded state of a generator or variable, or the position of an iterator."""
+    return entry.get("state", entry.get("position"))
 
 
 def _put(holder: Any, key: Any, value: Any) -> bool:

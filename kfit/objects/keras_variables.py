@@ -11,9 +11,11 @@ from contextlib import nullcontext
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.scopes import scope_of
+from kfit.internals.variables import averages_of
 
 OF_OPTIMIZER = "optimizer"
 OF_METRIC = "metric"
@@ -21,12 +23,16 @@ KerasPath = tuple[str | int, ...]
 
 
 def variables_of(value: Any) -> Iterator[tuple[KerasPath, Any]]:
-    """Yields the variables of an object of Keras, each with a path that tells them apart.
+    """Yields the variables of an object of Keras, or the averages of an average of TensorFlow.
+
+    Each has a path that tells them apart.
 
     For a model these include the variables of its optimizers and metrics, which the model creates
     later than its own: their paths begin with `OF_OPTIMIZER` or `OF_METRIC`.
     """
-    yield from (((index,), variable) for index, variable in enumerate(value.variables))
+    is_average = isinstance(value, tf.train.ExponentialMovingAverage)
+    variables = averages_of(value) if is_average else value.variables
+    yield from (((index,), variable) for index, variable in enumerate(variables))
     if not isinstance(value, keras.Model):
         return
     seen = {id(variable) for variable in value.variables}

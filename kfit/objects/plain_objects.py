@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks, place_in
@@ -23,8 +24,11 @@ from kfit.objects.own_generators import holds_state, is_generator, read
 from kfit.objects.values import decode, fingerprint, is_exact, size_of
 from kfit.objects.written_here import is_written_here
 
-OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer)
-"""Classes of Keras objects that are searched for their variables only."""
+OF_KERAS = (
+    *(keras.Layer, keras.Metric, keras.optimizers.Optimizer),
+    tf.train.ExponentialMovingAverage,
+)
+"""Classes of Keras' and TensorFlow's objects that are searched for their variables only."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _VALUES = (*_CONTAINERS, str, bytes, int, float, complex, np.ndarray, np.generic)
 _NO_OBJECTS = (*_VALUES, enum.Enum, BaseException, type, ModuleType, *OF_KERAS)

@@ -31,6 +31,8 @@ class Noise(keras.layers.Layer):
         self.table = {"sums": [tf.Variable([0.0, 0.0], trainable=False)]}
         self.held = Held()
         self.space = types.SimpleNamespace(turn=tf.Variable(0.0, trainable=False))
+        self.average = tf.train.ExponentialMovingAverage(0.9)
+        self.average.apply([self.calls])
         self.slots = Slots(tf.Variable(0.0, trainable=False))
 
     def call(self, x: Any) -> Any:
@@ -38,8 +40,9 @@ class Noise(keras.layers.Layer):
         self.table["sums"][0].assign_add([1.0, 2.0])
         self.space.turn.assign_add(0.1)
         self.slots.turn.assign_add(0.2)
+        self.average.apply([self.calls])
         drawn = self.generator.normal(tf.shape(x)) + self.held.draw(tf.shape(x))
-        turns = self.space.turn + self.slots.turn
+        turns = self.space.turn + self.slots.turn + self.average.average(self.calls)
         return x + 0.01 * drawn * self.calls + 0.001 * turns * self.table["sums"][0][1]
 
 

@@ -109,6 +109,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "tf.compat.v1.Graph": tf.compat.v1.Graph,
     "tf.Variable.handle": lambda: on_devices().values[0].handle,
     "tf.Variable": made_in_a_graph,
+    "tf.train.ExponentialMovingAverage": lambda: tf.train.ExponentialMovingAverage(0.9),
     "tf.function": lambda: tf.function(lambda: None),
     "tf.data.Dataset": rows,
     "tf.data.Dataset.map": lambda: rows().map(lambda x: x, num_parallel_calls=2),

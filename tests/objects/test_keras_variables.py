@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kfit.objects import Attributes
 from kfit.objects.keras_variables import build_optimizers, variables_of
@@ -47,6 +48,21 @@ def test_an_optimizer_is_built_for_the_saved_variables_only() -> None:
     other.layers[0].trainable = True
     build_optimizers(other, named(trained))
     assert len(other.optimizer.variables) == len(trained.optimizer.variables)
+
+
+def test_averages_of_tensorflow_go_on() -> None:
+    def made() -> tuple[tf.Variable, tf.train.ExponentialMovingAverage]:
+        variable, average = tf.Variable(1.0), tf.train.ExponentialMovingAverage(0.5)
+        average.apply([variable])
+        return variable, average
+
+    (value, average), (same, other) = made(), made()
+    before, after = Attributes(Owner(part=average)), Attributes(Owner(part=other))
+    value.assign(3.0)
+    average.apply([value])
+    assert before.unsaved() == []
+    after.load_state_dict(before.state_dict())
+    assert float(other.average(same)) == float(average.average(value)) == 2.0
 
 
 class Owner:

@@ -3,6 +3,7 @@
 import abc
 import copy
 import functools
+import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -192,6 +193,24 @@ def test_in_the_same_process_generators_go_on_and_values_stay() -> None:
     got, _ = run(2, state)
     assert got[0] == 2
     assert got[3] == expected[3][3:]
+
+
+def test_an_iterator_goes_on_in_another_process_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun() -> Any:
+        steps = itertools.count()
+        carrier = Carrier(lambda: next(steps))  # type: ignore[arg-type, return-value]
+        return carrier, Attributes(carrier)
+
+    counted, before = begun()
+    counted.step()
+    state = before.state_dict()
+    same, after = begun()
+    after.load_state_dict(state)
+    assert same.step() == 0
+    monkeypatch.setattr(attributes, "_PROCESSES", {})
+    other, after = begun()
+    after.load_state_dict(state)
+    assert other.step() == 1
 
 
 def test_what_functions_carry_goes_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
