@@ -150,6 +150,8 @@ class Reader:
             self.draws = True
         if is_main and _variables_of(after) != _variables_of(before):
             self.draws_variables = True
+            # In another thread Keras makes a generator anew, seeded from Python's.
+            self.draws |= after.eager.keras != before.eager.keras
         self._drawn.append(Mark(after, own(), print_of(batch, rows=1)))
         return batch
 

@@ -4,8 +4,10 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kfit.inputs.reader import Reader, print_of
 from kfit.objects import Generators
@@ -55,6 +57,35 @@ def test_a_source_that_draws_nothing_is_known() -> None:
     reader = Reader(iter(source), lambda: source.drawn, lambda: 1)
     assert len(list(reader)) == 5
     assert not reader.draws
+
+
+def test_what_draws_from_generators_of_tensorflow_and_keras_is_known() -> None:
+    def drawn(draw: Any) -> tuple[bool, bool, Any]:
+        before = Generators.now().eager
+        reader = Reader(map(draw, range(5)), lambda: 0, lambda: 1)
+        next(reader)
+        mark = Generators.now()
+        next(reader)
+        reader.took(1)
+        with reader.held() as taken:
+            assert taken is not None
+            found = reader.drawn_until(taken)
+        kept = None if found is None else (found.eager.keras, found.eager.tensorflow)
+        assert kept in (None, (None, None), (mark.eager.keras, mark.eager.tensorflow))
+        assert found is None or found.eager.seeds == mark.eager.seeds
+        before.give()
+        return reader.draws, reader.draws_variables, kept is not None and kept != (None, None)
+
+    keras.utils.set_random_seed(1)
+    keras.random.normal(())
+    generator = tf.random.Generator.from_seed(1)
+    tf.random.set_global_generator(generator)
+    assert drawn(lambda _: 1) == (False, False, False)
+    assert drawn(lambda _: float(tf.random.normal([]))) == (True, False, False)
+    assert drawn(lambda _: float(generator.normal([]))) == (False, True, True)
+    # In its threads Keras seeds a new generator from Python's, so that is saved as well.
+    assert drawn(lambda _: float(keras.random.normal(()))) == (True, True, True)
+    tf.random.set_global_generator(None)
 
 
 def test_without_marks_batches_are_handed_on() -> None:
