@@ -26,7 +26,7 @@ atexit.register(exchange)
 import keras, kfit
 import numpy as np
 sys.path.insert(0, {tests!r})
-from test_around_fit import data, made
+from test_around_fit import arrays, made
 
 class Counts(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
@@ -38,7 +38,7 @@ class Stops(keras.callbacks.Callback):
 
 def train(way):
     model = made()
-    x, y = data()
+    x, y = arrays()
     backup = kfit.callbacks.BackupAndRestore(way.partition(":")[2])
     also = [kfit.callbacks.TimeLimit(1e-6)] if way.startswith("limit:") else []
     also += [Stops()] if way.startswith("term:") else []

@@ -214,6 +214,8 @@ def test_other_slots_are_named_before_the_first_step(tiny: Any, tmp_path: Any) -
         def updated(self) -> Any:
             return [self.dense.kernel]
 
+    Less.__qualname__ = Guide.__qualname__  # the program has changed this class
+
     def less() -> keras.Model:
         model = Less()
         model.compile(keras.optimizers.Adam(0.05), "mse")
