@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -186,6 +186,12 @@ class EvalSpec:
     def __post_init__(self) -> None:
         _check_data(self.input_fn, self.x, self.y, self.sample_weight)
         check_positive(steps=self.steps)
+        if isinstance(self.x, Iterator) and self.steps is None:
+            raise ValueError(
+                "`x` is read in each evaluation, but a generator only once. Give a function that "
+                "makes it as `input_fn`, data that can be read again, or a generator that does not "
+                f"end with `steps`. Received: {self.x!r}"
+            )
         if self.name is not None and not re.fullmatch(r"[\w.-]+", self.name):
             raise ValueError(
                 "`name` must be a part of a directory's name: letters, digits, '_', '.' and '-'. "

@@ -35,6 +35,7 @@ def test_train_spec_refuses(options, message):
     [
         ({}, "`input_fn` or `x` must be given"),
         ({"x": X, "steps": 0}, "`steps` must be an integer of at least 1"),
+        ({"x": iter([X])}, "`x` is read in each evaluation, but a generator only once"),
         ({"x": X, "name": "a/b"}, "`name` must be a part of a directory's name"),
         ({"x": X, "exporters": ["best"]}, "`exporters` must be a kfit.Exporter"),
         ({"x": X, "throttle_secs": -1}, "`throttle_secs` is -1; expected a number of seconds from"),
