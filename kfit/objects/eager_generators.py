@@ -133,6 +133,18 @@ NONE = EagerGenerators()
 """The states where no generator is there, or none is to be set."""
 
 
+def require_table(rows: Any, columns: int, place: str) -> None:
+    """Checks that an array has a row of so many float64 numbers for each task.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.float64:
+        raise ValueError(f"{place} must be an array of float64")
+    if rows.ndim != 2 or rows.shape[1] != columns or not len(rows):
+        raise ValueError(f"{place} has the shape {rows.shape}; expected a row for each task")
+
+
 def check_eager_rows(rows: Any, place: str) -> None:
     """Checks that arrays can be states of generators, before these get them.
 
@@ -143,10 +155,7 @@ def check_eager_rows(rows: Any, place: str) -> None:
     Raises:
         ValueError: If they cannot.
     """
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.float64:
-        raise ValueError(f"{place} must be an array of float64")
-    if rows.ndim != 2 or rows.shape[1] != ROW or not len(rows):
-        raise ValueError(f"{place} has the shape {rows.shape}; expected a row for each task")
+    require_table(rows, ROW, place)
     for row in rows:
         has_seeds, words, normal, of_tf, halves, has_keras, of_keras = _split(row)
         whole = np.concatenate([words, halves, of_keras])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kfit.objects.eager_generators import NONE, EagerGenerators
+from kfit.objects.eager_generators import NONE, EagerGenerators, require_table
 
 if TYPE_CHECKING:
     from kfit.distribute.host_collectives import HostCollectives
@@ -128,10 +128,7 @@ def check_rows(rows: Any, place: str) -> None:
     Raises:
         ValueError: If they cannot.
     """
-    if not isinstance(rows, np.ndarray) or rows.dtype != np.float64:
-        raise ValueError(f"{place} must be an array of float64")
-    if rows.ndim != 2 or rows.shape[1] != ROW or not len(rows):
-        raise ValueError(f"{place} has the shape {rows.shape}; expected a row for each task")
+    require_table(rows, ROW, place)
     words, position, has_gauss, _, keys, numpy_position, has_normal, _ = np.split(
         rows, np.cumsum(_PARTS)[:-1], axis=1
     )
