@@ -34,6 +34,9 @@ _ENDLESS = "endless"
 _ENDED = "ended"
 _MOST = 1 << 14
 """Bytes of the largest local variable of a generator that is compared by its content."""
+_LONGEST_CYCLE, _FARTHEST = 1 << 20, 1 << 27
+"""The most items of a cycle, and the most items to draw from a count, to come to a position: it is
+read from a file, and may be any number. Drawing so many takes seconds."""
 _UNKNOWN = itertools.count()
 
 
@@ -67,7 +70,9 @@ def advance(value: Any, position: Any) -> None:
     """Draws from an iterator until it is at a position that `position_of` has returned.
 
     Raises:
-        ValueError: If the iterator is already behind this position, or never comes to it.
+        ValueError: If the iterator is already behind this position, is too far from it, or never
+            comes to it.
+        TypeError: If it is no position of such an iterator.
     """
     if position == position_of(value):
         return
@@ -78,7 +83,10 @@ def advance(value: Any, position: Any) -> None:
         elif value.gi_frame is not None:
             advance(value.gi_frame.f_locals.get(".0"), position)
     elif kind is itertools.cycle:
-        for _ in range(2 * int(position[0]) + 1):
+        kept, _ = position
+        if not isinstance(kept, int) or not 0 <= kept <= _LONGEST_CYCLE:
+            raise ValueError(f"{position!r} is too far for a cycle")
+        for _ in range(2 * kept + 1):
             if position == position_of(value):
                 return
             next(value)
@@ -146,7 +154,10 @@ def _distance(value: Any, position: Any) -> int:
     here = position_of(value)
     if type(value) is itertools.count:
         (start, step), (target, _) = here, position
-        return round((target - start) / step) if step else 0
+        distance = (target - start) / step if step else 0
+        if not abs(distance) <= _FARTHEST:  # also if it is no number
+            raise ValueError(f"{position!r} is too far from {here!r}")
+        return round(distance)
     return here - position if isinstance(here, int) and isinstance(position, int) else 0
 
 

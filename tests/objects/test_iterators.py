@@ -3,6 +3,7 @@
 import csv
 import fractions
 import itertools
+import math
 import queue
 import random
 from collections import deque
@@ -115,3 +116,15 @@ def test_what_is_no_iterator_has_no_trace_but_for_a_queue() -> None:
     held: queue.SimpleQueue[int] = queue.SimpleQueue()
     held.put(1)
     assert trace_of(held) == 1
+
+
+@pytest.mark.parametrize(
+    "position", [(1 << 70, 1), (math.inf, 1), (math.nan, 1), "text", (1, 2, 3)]
+)
+@pytest.mark.parametrize("kind", ["count", "float", "cycle", "list", "repeat", "expression"])
+def test_a_position_of_a_stranger_neither_hangs_nor_breaks(kind: str, position: Any) -> None:
+    """It is read from a file."""
+    with pytest.raises((ValueError, TypeError)):
+        advance(MAKERS[kind](), position)
+    with pytest.raises((ValueError, TypeError)):
+        advance(itertools.cycle([1]), (1 << 70, -1))
