@@ -278,7 +278,10 @@ class SavePoints:
             for callback in chosen:
                 with self.noting_failure():
                     callback.on_save_point(reason)
-                if self._fit.resuming is not None:
+                goes_back = self._fit.resuming is not None
+                if callback.goes_back:  # also if it has failed on this task
+                    goes_back = self._fit.strategy.host_collectives.any_true(goes_back)
+                if goes_back:
                     break
             model = self._fit.model
             own = [bool(model.stop_training), self.has_failed]
