@@ -12,6 +12,7 @@ from keras import layers, ops
 
 import kfit
 from tests.exactness.cases.comparison import assert_equal_logs
+from tests.sweeps import sweep
 
 Function = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).normal(size=(17, 4)).astype("float32")
@@ -121,12 +122,14 @@ OF_ONE_SHAPE = {
 
 @pytest.mark.parametrize(
     ("make", "functions", "reduction"),
-    [
-        (of_losses, EXACT, "sum_over_batch_size"),
-        (of_losses, EXACT, "sum"),
-        (of_losses, OF_ONE_SHAPE, None),
-        (of_added, EXACT, None),
-    ],
+    sweep(
+        [
+            (of_losses, EXACT, "sum_over_batch_size"),
+            (of_losses, EXACT, "sum"),
+            (of_losses, OF_ONE_SHAPE, None),
+            (of_added, EXACT, None),
+        ]
+    ),
 )
 def test_losses_that_are_vectors_of_the_batch(
     tiny: Any, make: Any, functions: dict[str, Function], reduction: str | None

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras import metrics, ops
 
 import kfit
+from tests.sweeps import sweep
 
 X = np.random.RandomState(0).normal(size=(7, 4)).astype("float32")
 Y = X[:, :1] * 2
@@ -263,8 +264,10 @@ def assert_alike(got: Any, expected: Any) -> None:
             np.testing.assert_array_equal(one, other, err_msg=name)
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
-@pytest.mark.parametrize("values", [of_any_form, of_sums])
+@pytest.mark.parametrize(
+    ("values", "replicas"),
+    sweep([(of_any_form, 1), (of_any_form, 3), (of_sums, 3), (of_sums, 1)]),
+)
 def test_arrays_of_all_replicas_are_logged(tiny: Any, values: Any, replicas: int) -> None:
     one = with_arrays(values)
     expected = logs_of(one, one)
