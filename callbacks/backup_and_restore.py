@@ -269,8 +269,7 @@ class BackupAndRestore(TrainingCallback):
 
     def on_restored(self) -> None:
         """Counts the next save from here: at places that come again, the state may be another."""
-        self._mark_saved()
-        self._saved = None
+        self.on_train_begin()
 
     def steps_until_due(self) -> int | None:
         """Returns the number of steps until the next save; None if `save_freq` is no integer."""
