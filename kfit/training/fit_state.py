@@ -510,13 +510,10 @@ class FitState:
             epoch = kept["progress"]["epoch"]
             has_ended = self.batches.has_ended
             is_over = kept["stop_training"] or has_ended or epoch >= self.epochs
-            # If the tasks themselves have taken the snapshot, only the chief's has these states.
-            own = Snapshot({}, {"callbacks": kept["callbacks"]}) if self.is_chief else None
-            shared = share_snapshot(own, self.strategy)
-            assert shared is not None
+            states = self._callback_states(kept["callbacks"])
             self.memory.load_state_dict(
                 self.callbacks,
-                shared.state["callbacks"],
+                states,
                 epoch=None if is_over else epoch,
                 warn=self.is_chief,
             )
@@ -525,6 +522,22 @@ class FitState:
         if "random" in parts:
             ahead = self.batches.generators() is not None
             state.give_random(kept["random"], self.strategy, drawn_ahead=ahead)
+
+    def _callback_states(self, states: list[Any]) -> list[Any]:
+        """Returns the callbacks' states in a snapshot, on every task.
+
+        If the tasks themselves have taken the snapshot, only the chief has these states, and sends
+        them. If the chief has read it from a file, all tasks have got the whole snapshot already.
+        """
+        if self.strategy.num_workers == 1:
+            return states
+        if not self.strategy.host_collectives.any_true(not states):
+            return states
+        own = Snapshot({}, {"callbacks": states}) if self.is_chief else None
+        shared = share_snapshot(own, self.strategy)
+        assert shared is not None
+        sent: list[Any] = shared.state["callbacks"]
+        return sent
 
     def finalize(self) -> None:
         """Lets the optimizer change the weights when training ends, for example to averages."""
