@@ -57,3 +57,15 @@ def test_a_hook_that_fails_before_the_others_evaluate_in_it(tmp_path: Path, how:
     if how == "trainer":
         assert "Worker 1 has failed; its own output says why." in done.stderr
     assert "hung" not in done.stderr.replace("is ended as hung after", "")
+
+
+def test_a_worker_that_fails_after_the_chief_loses_no_step(tmp_path: Path) -> None:
+    """The chief has ended well, but the run has not."""
+    badly = run(tmp_path, "fails_after_the_chief.py", "badly")
+    assert badly.returncode == 1, badly.stdout + badly.stderr
+    assert badly.stdout.count("STEP") == 8
+    again = run(tmp_path, "fails_after_the_chief.py", "well")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert again.stdout.count("STEP") == 0
+    anew = run(tmp_path, "fails_after_the_chief.py", "well")
+    assert anew.stdout.count("STEP") == 8

@@ -38,9 +38,10 @@ directory until they are deleted by hand. A process that `multiprocessing` has s
 without calling `exit`. So it deletes the snapshots itself, on any system, if its function has ended
 without an exception.
 
-Under `kfit run` another task may still fail, and then all tasks are restarted. So a task of
-`kfit run` records the ID of the run and deletes no snapshots. They are deleted when the next run
-begins.
+Under `kfit run` another task may still fail. So a task of `kfit run` records the ID of the run, and
+deletes neither the snapshots nor `.kfit-ending`. When all tasks have succeeded, their supervisor
+deletes `.kfit-ending` (`heartbeat/unconfirmed_ends.py`), and the next run deletes the snapshots
+when it begins. If a task has failed, the next run, or the restart, resumes from them.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ from typing import Any, NamedTuple
 
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.store import Store
+from kfit.heartbeat import Heartbeat
+from kfit.heartbeat.unconfirmed_ends import MARKER
 from kfit.user_files.ownership import ForeignFileError
 
 
@@ -83,7 +86,6 @@ _UNFINISHED: dict[str, int] = {}
 _LEFT: dict[str, str] = {}
 """Messages about directories with an unfinished `fit` of an earlier run, by directory."""
 _HELD: list[DirectoryLock] = []
-_NOT_YET = ".kfit-ending"
 _PROGRAM = "program"
 """What is recorded in the lock instead of the ID of a run, if there is no supervisor."""
 _HAS_STATUS = sys.platform == "linux" and "CS_GNU_LIBC_VERSION" in os.confstr_names
@@ -148,8 +150,8 @@ def has_ended(directory: str, lock: DirectoryLock) -> bool:
     the lock file (`DirectoryLock.ended`). The result is False if there is no record, and in two
     more cases:
 
-    - There is a file `.kfit-ending`. Then the record is not confirmed: the program may have failed
-      after it had written the record.
+    - There is a file `.kfit-ending`. Then the record is not confirmed: the program, or another task
+      of its run, may have failed after it had written the record.
     - The record is of the run of `kfit run` to which this process belongs. Then another task has
       failed after the record was written, and all tasks were restarted.
 
@@ -158,7 +160,7 @@ def has_ended(directory: str, lock: DirectoryLock) -> bool:
         lock: The lock of the directory, which has read the record.
     """
     is_noted = lock.ended is not None and lock.ended != lock.run
-    return is_noted and not os.path.lexists(os.path.join(directory, _NOT_YET))
+    return is_noted and not os.path.lexists(os.path.join(directory, MARKER))
 
 
 def begin(directory: str, lock: DirectoryLock) -> None:
@@ -176,7 +178,7 @@ def begin(directory: str, lock: DirectoryLock) -> None:
         ForeignFileError: If there is a `.kfit-ending` that kfit did not create.
     """
     lock.note_end(None)
-    path = os.path.join(directory, _NOT_YET)
+    path = os.path.join(directory, MARKER)
     with contextlib.suppress(FileNotFoundError):
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode) or found.st_size:
@@ -278,18 +280,21 @@ def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
 
     Returns:
         The C functions to call if the process exits with status 0, each with its argument, in the
-        order of the calls. They delete `.kfit-ending`, and then the snapshots; under `kfit run`
-        only `.kfit-ending`.
+        order of the calls. They delete `.kfit-ending`, and then the snapshots. Under `kfit run`
+        there are none, since its supervisor deletes `.kfit-ending`; in a process that it does not
+        watch, only `.kfit-ending` is deleted.
     """
     directory = os.path.dirname(lock.path)
     here = _opened(directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    os.close(os.open(f"{here}/{_NOT_YET}", flags, 0o600))
+    os.close(os.open(f"{here}/{MARKER}", flags, 0o600))
     lock.note_end(lock.run or _PROGRAM)
     unlink, rmdir = _LIBC.unlink, _LIBC.rmdir
-    found = [(unlink, f"{here}/{_NOT_YET}")]
+    found = [(unlink, f"{here}/{MARKER}")]
     if lock.run is not None:
         lock.release()
+        if Heartbeat.of_environment().note_end(os.path.join(directory, MARKER)):
+            return []
     else:
         _HELD.append(lock)  # keeps the directory locked until the process has ended
         files, folders = Store(directory).paths()

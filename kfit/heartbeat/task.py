@@ -44,6 +44,7 @@ from kfit.heartbeat.phases import Phase, hook
 from kfit.heartbeat.sampler import Sampler
 from kfit.heartbeat.stop_notes import write_stop_note
 from kfit.heartbeat.tracebacks import of_user, warn_user
+from kfit.heartbeat.unconfirmed_ends import write_end
 from kfit.heartbeat.unprinted import in_short
 
 # A century in seconds: as nanoseconds, it still fits into a slot.
@@ -319,6 +320,19 @@ class Heartbeat:
             return False
         write_stop_note(self._path, text)
         return True
+
+    def note_end(self, marker: str) -> bool:
+        """Records that this task has trained and ends, for its supervisor to confirm.
+
+        Args:
+            marker: The path of the file to be deleted when all tasks of the run have succeeded (see
+                `unconfirmed_ends.py`).
+
+        Returns:
+            Whether it is recorded. If not, there is no supervisor, and the caller must confirm the
+            end.
+        """
+        return self._path is not None and write_end(self._path, marker)
 
     def stall(self) -> tuple[int, int, int]:
         """Returns the time now, the task's phase (a number), and the time of its last progress.

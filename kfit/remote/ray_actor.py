@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 import ray
 
 from kfit.heartbeat import Pulse, TaskError
+from kfit.heartbeat.unconfirmed_ends import confirm
 from kfit.remote.call_files import CallFiles, ErrorRecord, Settings
-from kfit.supervisor.backend import LocalBackend, WatchedTasks
+from kfit.supervisor.backend import LocalBackend
 from kfit.supervisor.local import free_ports, task_environment
 from kfit.supervisor.output import Output
-from kfit.supervisor.process_group import TaskCommand, TaskExit
+from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Agent:
         self._lines: list[tuple[bool, str]] = []
         self._exits: list[TaskExit] = []
         self._call_files: CallFiles | None = None
-        self._tasks: WatchedTasks | None = None
+        self._tasks: Generation | None = None
+        self._unconfirmed_ends: list[str] = []
 
     def host(self) -> str:
         """Returns the IP address of the node on which this actor runs."""
@@ -160,6 +162,14 @@ class Agent:
         if self._tasks is not None:
             self._tasks.dump_stacks([self._name])
 
+    def confirm_ends(self) -> None:
+        """Makes the end of the worker's training count, since all workers have succeeded.
+
+        Called after the worker has ended. Until then its snapshots are still needed, since another
+        worker may fail.
+        """
+        confirm(self._unconfirmed_ends)
+
     def _end(self) -> End:
         assert self._tasks is not None
         assert self._call_files is not None
@@ -172,6 +182,7 @@ class Agent:
             self._tasks.error(self._name),
             self._tasks.stop_note(self._name),
         )
+        self._unconfirmed_ends = self._tasks.unconfirmed_ends()
         self._tasks.close()
         self._stack.close()
         return end

@@ -256,6 +256,13 @@ class RayTasks:
         """Waits until the output of all ended workers is printed, but at most a few seconds."""
         self._thread.join(_PATIENCE)
 
+    def confirm_ends(self) -> None:
+        """Makes the ends of the workers' trainings count, since all workers have succeeded."""
+        import ray
+
+        calls = [agent.confirm_ends.remote() for agent in self._agents.values()]
+        ray.wait(calls, num_returns=len(calls), timeout=_PATIENCE)
+
     def close(self) -> None:
         """Kills the Ray actors that have started the workers, after all workers have ended."""
         import ray

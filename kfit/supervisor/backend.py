@@ -38,7 +38,9 @@ class WatchedTasks(Tasks, Protocol):
         """Returns the names of the tasks that a signal such as SIGSTOP has suspended."""
 
 
-Start = Callable[[int, Callable[[Mapping[str, str]], dict[str, str]]], WatchedTasks]
+_Identified = Callable[[Mapping[str, str]], dict[str, str]]
+
+Start = Callable[[int, _Identified], WatchedTasks]
 """A function that starts the tasks of one generation, and returns the started tasks.
 
 Its first argument is the number of the generation. Its second argument is a function that gets the
@@ -98,7 +100,9 @@ class LocalBackend(Backend):
         self._folders = [] if folder is None else [folder]
 
     @contextmanager
-    def opened(self, output: Output, on_exit: Callable[[TaskExit], None]) -> Iterator[Start]:
+    def opened(
+        self, output: Output, on_exit: Callable[[TaskExit], None]
+    ) -> Iterator[Callable[[int, _Identified], Generation]]:
         """Context of a run on this host, which prepares what all attempts of the run need.
 
         All attempts share a folder for heartbeat files, in which the tasks report their progress.
@@ -119,9 +123,7 @@ class LocalBackend(Backend):
             Reaper(folder, *self._folders) as reaper,
         ):
 
-            def start(
-                number: int, identified: Callable[[Mapping[str, str]], dict[str, str]]
-            ) -> Generation:
+            def start(number: int, identified: _Identified) -> Generation:
                 commands = [
                     replace(command, env=identified(command.env)) for command in self._plan()
                 ]

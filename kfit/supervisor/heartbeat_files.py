@@ -16,6 +16,7 @@ from kfit.heartbeat import VARIABLE, HeartbeatReader, Pulse, TaskError, read_err
 from kfit.heartbeat.errors import error_path
 from kfit.heartbeat.layout import SAMPLE_INTERVAL
 from kfit.heartbeat.stop_notes import read_stop_note, stop_note_path
+from kfit.heartbeat.unconfirmed_ends import ends_path, read_ends
 from kfit.heartbeat.unprinted import Unprinted, raised_path, read_unprinted, unprinted_path
 
 # A file system in memory. On a disk, a store to a mapped page that is being written back waits for
@@ -73,6 +74,10 @@ class HeartbeatFiles:
         """Returns what a task has saved when a signal stopped it; empty if it told nothing."""
         return read_stop_note(self._readers[name].path)
 
+    def unconfirmed_ends(self) -> list[str]:
+        """Returns the files to delete when all tasks have succeeded (`unconfirmed_ends.py`)."""
+        return [path for reader in self._readers.values() for path in read_ends(reader.path)]
+
     def unprinted(self, name: str) -> Unprinted | None:
         """Returns the traceback that a task has not printed; None if there is none."""
         return read_unprinted(self._readers[name].path)
@@ -85,6 +90,7 @@ class HeartbeatFiles:
                 reader.path,
                 error_path(reader.path),
                 stop_note_path(reader.path),
+                ends_path(reader.path),
                 unprinted_path(reader.path),
                 raised_path(reader.path),
             ):

@@ -96,6 +96,12 @@ class Tasks(Protocol):
     def error(self, name: str) -> TaskError | None:
         """Returns the error that a task has recorded; None if it has recorded none."""
 
+    def confirm_ends(self) -> None:
+        """Makes the ends of the tasks' trainings count; called when all tasks have succeeded.
+
+        If a task fails after the chief has ended, the snapshots of the training are still needed.
+        """
+
     def stop_note(self, name: str) -> str:
         """Returns what a task has saved when a signal stopped it; empty if it told nothing."""
 
@@ -437,6 +443,7 @@ class SupervisorPolicy:
             self._give_up(life, life.lost)
         elif life.cause is None:
             self.exit_code = 0
+            life.tasks.confirm_ends()
             if self._generation:
                 self._say(f"all tasks ended well in attempt {self._generation}")
         elif isinstance(life.cause, int):

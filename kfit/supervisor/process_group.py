@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Pulse, TaskError
+from kfit.heartbeat.unconfirmed_ends import confirm
 from kfit.supervisor.heartbeat_files import HeartbeatFiles, ask_for_stacks, is_stopped
 from kfit.supervisor.output import Output
 from kfit.supervisor.reaper import Reaper
@@ -253,6 +254,14 @@ class Generation:
     def error(self, name: str) -> TaskError | None:
         """Returns the error that a task has recorded; None if it has recorded none."""
         return self._heartbeats.error(name)
+
+    def unconfirmed_ends(self) -> list[str]:
+        """Returns the files to delete when all tasks of the run have succeeded."""
+        return self._heartbeats.unconfirmed_ends()
+
+    def confirm_ends(self) -> None:
+        """Makes the ends of the tasks' trainings count, since all tasks have succeeded."""
+        confirm(self.unconfirmed_ends())
 
     def stop_note(self, name: str) -> str:
         """Returns what a task has saved when a signal stopped it; empty if it told nothing."""

@@ -116,6 +116,24 @@ def test_what_raises_is_named_with_its_traceback() -> None:
     assert caught.value.task == "worker 1"
 
 
+def test_an_end_counts_when_all_have_succeeded(tmp_path: Path) -> None:
+    def ends(marker: str, is_last: bool) -> None:
+        from kfit.heartbeat import Heartbeat
+
+        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+            assert Heartbeat.of_environment().note_end(marker)
+        elif is_last:
+            raise KeyError("no such column")
+
+    marker = tmp_path / ".kfit-ending"
+    marker.touch()
+    with pytest.raises(kfit.LaunchError):
+        launch(ends, str(marker), True)
+    assert marker.exists()
+    launch(ends, str(marker), False)
+    assert not marker.exists()
+
+
 @pytest.mark.parametrize("victim", ["its worker", pytest.param("its agent", marks=long)])
 def test_all_start_again_when_one_is_killed(
     victim: str, capsys: pytest.CaptureFixture[str]

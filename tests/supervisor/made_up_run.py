@@ -171,6 +171,10 @@ class Generation:
     def stop_note(self, name: str) -> str:
         return ""
 
+    def confirm_ends(self) -> None:
+        assert not self.is_closed
+        assert not self.running
+
     def step(self, name: str) -> int | None:
         pulse = self.tasks[name].pulse
         return pulse.step if pulse.beats else None

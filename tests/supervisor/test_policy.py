@@ -39,6 +39,7 @@ class FakeTasks:
         self.errors: dict[str, TaskError] = {}
         self.stop_notes: dict[str, str] = {}
         self.closed = False
+        self.confirmed = False
 
     @property
     def dispensable(self) -> list[str]:
@@ -63,6 +64,11 @@ class FakeTasks:
     def close(self) -> None:
         assert not self.closed
         self.closed = True
+
+    def confirm_ends(self) -> None:
+        assert not self.alive
+        assert not self.closed
+        self.confirmed = True
 
     def error(self, name: str) -> TaskError | None:
         return self.errors.get(name)
@@ -634,6 +640,12 @@ class Lives(RuleBasedStateMachine):
         else:
             wait = self.world.life.deadline - self.world.now
             assert wait == min(30.0, 0.25 * 2 ** max(0, self.in_a_row - 1))
+
+    @invariant()
+    def ends_count_only_when_all_have_succeeded(self) -> None:
+        *failed, last = self.world.generations
+        assert not any(tasks.confirmed for tasks in failed)
+        assert last.confirmed == (self.world.life.exit_code == 0)
 
     @precondition(lambda self: self.over)
     @rule(budget=st.integers(0, 4))
