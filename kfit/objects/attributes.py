@@ -43,7 +43,7 @@ from kfit.objects.own_generators import (
     read,
 )
 from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_frozen, is_own
-from kfit.objects.values import decode, elements, encode, is_exact, size_of
+from kfit.objects.values import DICTS, decode, elements, encode, is_exact, size_of
 
 LARGEST = 64 << 20
 """Bytes of the largest value that is saved."""
@@ -58,6 +58,8 @@ _NAMED = 3
 """The most names that a warning lists."""
 _IN_CODE = "names in code"
 """The first part of the paths of variables that the object's code refers to."""
+_SEARCHED = (list, tuple, *DICTS)
+"""The types of containers that may be searched for state."""
 _PROCESSES: dict[int, str] = {}
 """A random ID by process ID. It differs in every process, forked ones included."""
 
@@ -396,7 +398,7 @@ class Attributes:
             for key, item in self._entries(path, holder):
                 if id(item) not in seen and self._is_entered((*path, key), item, shallow):
                     seen.add(id(item))
-                    inside = item if type(item) in (list, tuple, dict) else fields_of(item)
+                    inside = item if type(item) in _SEARCHED else fields_of(item)
                     stack.append(((*path, key), inside))
 
     def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
@@ -425,9 +427,10 @@ class Attributes:
 
         The result is True for objects of the user's classes, and for containers that cannot be
         saved as a whole because they hold random generators, variables or Keras objects, or a few
-        objects of the user's that are those of the baseline. It is False for all other values, for
-        values that are nested too deep, and for an object in whose place there was none of its
-        class at the baseline.
+        objects of the user's that are those of the baseline, or because they are a `defaultdict`
+        with a function of the user's. It is False for all other values, for dicts whose keys are
+        not all strings and integers, for values that are nested too deep, and for an object in
+        whose place there was none of its class at the baseline.
 
         Args:
             path: The path of the value. Its length tells how deep the value is nested.
@@ -436,10 +439,10 @@ class Attributes:
         """
         if len(path) >= DEEPEST:
             return False
-        if type(value) in (list, tuple, dict):
+        if type(value) in _SEARCHED:
             if shallow and elements(value, _FEW) >= _FEW:
                 return False
-            if not value or self._known.at(value).is_exact:
+            if self._known.at(value).is_exact or len(_items(value)) < len(value):
                 return False
             return holds_only_state(value) or self._holds_same_objects(path, value)
         known = self._kinds is None or self._kinds.get(path) is _kind_of(value)
@@ -553,7 +556,7 @@ def _put(holder: Any, key: Any, value: Any) -> bool:
         inside[...] = value
     elif type(inside) is type(value) and type(value) in (list, bytearray, python_arrays.array):
         inside[:] = value
-    elif type(inside) is type(value) and type(value) in (dict, set):
+    elif type(inside) is type(value) and type(value) in (set, *DICTS):
         inside.clear()
         inside.update(value)
     elif isinstance(holder, dict) or (isinstance(holder, list) and key < len(holder)):

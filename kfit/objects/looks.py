@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from kfit.objects.plain_objects import mark_of
-from kfit.objects.values import elements, is_exact, size_of
+from kfit.objects.values import DICTS, elements, is_exact, size_of
 
 LARGE = 1000
 """A container with this many values, or a text with this many characters, is large."""
@@ -27,7 +27,7 @@ _MOST_INSIDE = 100
 """The most mutable containers inside a container that is cached."""
 _TEXTS = (str, bytes)
 _FIXED = frozenset({type(None), bool, int, float, *_TEXTS})
-_CONTAINERS = (list, tuple, set, frozenset, deque, dict)
+_CONTAINERS = (list, tuple, set, frozenset, deque, *DICTS)
 
 
 class Looks:
@@ -176,7 +176,7 @@ class _Contents:
 
 
 def _items_of(container: Any) -> tuple[Any, ...]:
-    if type(container) is dict:
+    if isinstance(container, dict):
         return (*container, *container.values())
     return tuple(container)
 

@@ -21,7 +21,7 @@ from kfit.objects.handles import is_open_to_looks, place_in
 from kfit.objects.iterators import trace_of
 from kfit.objects.names import names_in
 from kfit.objects.own_generators import holds_state, is_generator, read
-from kfit.objects.values import decode, fingerprint, is_exact, size_of
+from kfit.objects.values import DICTS, decode, fingerprint, is_exact, size_of
 from kfit.objects.written_here import is_written_here
 
 OF_KERAS = (
@@ -105,10 +105,10 @@ def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
     """
     if len(inside) >= DEEPEST or id(container) in inside:
         return False
-    items = container.values() if type(container) is dict else container
+    items = container.values() if isinstance(container, dict) else container
     return all(
         holds_only_state(item, (*inside, id(container)))
-        if type(item) in (list, tuple, dict)
+        if type(item) in (list, tuple, *DICTS)
         else is_exact(item) or holds_state(item) or isinstance(item, OF_KERAS)
         for item in list(items)
     )
@@ -127,10 +127,14 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
         return fingerprint(decode(read(value)))
     if is_exact(value):
         return fingerprint(value)
-    parts, counted = [], count()
+    parts: list[Any] = []
+    counted = count()
     for item in _walk(value, None, foreign):
         if next(counted) > _MOST:
             break
+        if is_generator(item):
+            parts.append(fingerprint(decode(read(item))))
+            continue
         small = is_exact(item) and size_of(item) <= _MOST
         length = len(item) if isinstance(item, _CONTAINERS) else 0
         place = (type(item), id(item), length, trace_of(item))

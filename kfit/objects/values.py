@@ -2,7 +2,7 @@
 
 Snapshots of a training contain such trees. A value is plain if `encode` accepts it: None, numbers,
 texts, bytes, arrays (also Python's own), tensors, and lists, tuples, sets, deques and dicts of
-plain values.
+plain values. Of the dicts in `collections`, the type is kept as well.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import array as python_arrays
 import base64
 import json
 import zlib
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
@@ -25,6 +25,12 @@ from kfit.objects.torch_tensors import from_array, is_torch_tensor, to_array
 _SCALARS = frozenset({type(None), bool, int, float, str})
 _NUMBERS = frozenset({type(None), bool, int, float})
 _CONTAINERS = (list, tuple, set, frozenset, deque)
+DICTS = (dict, OrderedDict, Counter, defaultdict)
+"""The types of dicts that are saved and restored with their type."""
+_FACTORIES: dict[str, Any] = {kind.__name__: kind for kind in (bool, int, float, str)}
+_FACTORIES |= {kind.__name__: kind for kind in (list, dict, set, deque, Counter, OrderedDict)}
+_FACTORIES["None"] = None
+"""What a defaultdict may call for a missing key, by the name in a snapshot."""
 _BUFFERS = (bytearray, python_arrays.array)
 _ROOM = 64 << 20
 """The bytes that an array of texts may take, if its texts are short for its dtype."""
@@ -64,7 +70,8 @@ def is_exact(value: Any, inside: tuple[int, ...] = ()) -> bool:
     """Returns whether a value can be saved, and restored with exactly its type.
 
     This requires that `encode` accepts the value, and that `decode` returns a value of the same
-    type. So objects of subclasses, such as an `OrderedDict`, are not exact.
+    type. So objects of subclasses, such as a named tuple, are not exact, except for the dicts in
+    `collections`. A `defaultdict` is exact if its factory is None or a common class such as `list`.
 
     Args:
         value: The value.
@@ -78,9 +85,11 @@ def is_exact(value: Any, inside: tuple[int, ...] = ()) -> bool:
         return True
     if kind is np.ndarray or (isinstance(value, np.generic) and kind.__module__ == "numpy"):
         return is_plain(value)
-    if kind not in (*_CONTAINERS, dict) or _is_too_deep(value, inside):
+    if kind not in (*_CONTAINERS, *DICTS) or _is_too_deep(value, inside):
         return False
-    items = [*value, *value.values()] if kind is dict else value
+    if kind is defaultdict and _factory_name(value) is None:
+        return False
+    items = [*value, *value.values()] if isinstance(value, dict) else value
     return _are_scalars(items) or all(map(is_exact, items, repeat((*inside, id(value)))))
 
 
@@ -139,7 +148,9 @@ def encode(value: Any) -> Any:
         return {_TAG: "array", "value": value.copy()}
     if isinstance(value, dict):
         pairs = [[encode(key), encode(item)] for key, item in value.items()]
-        return {_TAG: "dict", "value": pairs}
+        name = type(value).__name__ if type(value) in DICTS else "dict"
+        factory = {"factory": _factory_name(value)} if type(value) is defaultdict else {}
+        return {_TAG: name, **factory, "value": pairs}
     kind = next(k for k in _CONTAINERS if isinstance(value, k))
     limit = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
     return {_TAG: kind.__name__, **limit, **_elements(value)}
@@ -157,6 +168,16 @@ def decode(tree: Any) -> Any:
     if not isinstance(kind, str) or kind not in _DECODERS:
         raise ValueError(f"a value has an unknown form: {tree!r:.100}")
     return _DECODERS[kind](tree)
+
+
+def _factory_name(value: defaultdict[Any, Any]) -> str | None:
+    """Returns the name of the factory of a defaultdict in a snapshot; None for any other one."""
+    factory = value.default_factory
+    return next((name for name, known in _FACTORIES.items() if known is factory), None)
+
+
+def _pairs(tree: dict[str, Any]) -> dict[Any, Any]:
+    return {decode(key): decode(item) for key, item in tree["value"]}
 
 
 def _elements(value: Iterable[Any]) -> dict[str, Any]:
@@ -200,7 +221,10 @@ _DECODERS: dict[Any, Any] = {
     "torch": lambda tree: from_array(np.asarray(tree["value"])),
     "texts": _texts,
     "array": lambda tree: np.array(tree["value"]),
-    "dict": lambda tree: {decode(key): decode(item) for key, item in tree["value"]},
+    "dict": _pairs,
+    "OrderedDict": lambda tree: OrderedDict(_pairs(tree)),
+    "Counter": lambda tree: Counter(_pairs(tree)),
+    "defaultdict": lambda tree: defaultdict(_FACTORIES[tree["factory"]], _pairs(tree)),
     "list": _items,
     "tuple": lambda tree: tuple(_items(tree)),
     "set": lambda tree: set(_items(tree)),

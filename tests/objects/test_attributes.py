@@ -19,7 +19,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections import UserDict, UserList, deque, namedtuple
+from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -174,6 +174,10 @@ def write(held: Any) -> None:
     held[0] += 1
 
 
+def repr_of_items(held: dict[Any, Any]) -> str:
+    return repr(list(held.items()))
+
+
 HELD: dict[str, tuple[Any, Any, Any]] = {
     "namespace": (lambda: types.SimpleNamespace(n=0), count_up, vars),
     "argparse": (lambda: argparse.Namespace(n=0), count_up, vars),
@@ -183,6 +187,19 @@ HELD: dict[str, tuple[Any, Any, Any]] = {
     "frozen": (Fixed, lambda held: append(held.values), lambda held: held.values),
     "user_dict": (lambda: UserDict(n=0), lambda held: held.update(n=held["n"] + 1), dict),
     "user_list": (UserList, append, list),
+    "ordered_dict": (lambda: OrderedDict(a=1, b=2), lambda h: h.move_to_end("a"), list),
+    "counter": (Counter, lambda held: held.update("ab"), Counter),
+    "defaultdict": (lambda: defaultdict(list), lambda held: held["a"].append(1), dict),
+    "of_defaultdicts": (
+        lambda: defaultdict(lambda: defaultdict(float)),
+        lambda held: held[len(held)].__setitem__("a", 1.5),
+        repr_of_items,
+    ),
+    "defaultdict_of_generators": (
+        lambda: defaultdict(lambda: 0, {"n": 0, "rng": np.random.default_rng(1)}),
+        lambda held: held.update(n=held["n"] + 1, x=held["rng"].random()),
+        lambda held: (held["n"], held["missing"], held.get("x")),
+    ),
     "queue": (queue.Queue, put, lambda held: list(held.queue)),
     "priority_queue": (queue.PriorityQueue, put, lambda held: list(held.queue)),
     "array": (lambda: array.array("l", [0, 1]), write, list),
@@ -247,6 +264,11 @@ def test_what_cannot_be_restored_is_told_once_it_has_moved() -> None:
     assert told(lambda: map(str, iter([1, 2])), next) == ["part (a map)"]
     assert told(queue.SimpleQueue, lambda held: held.put(1)) == ["part (a SimpleQueue)"]
     assert told(lambda: [rates()], lambda held: next(held[0])) == ["part (a list)"]
+    with_function = functools.partial(defaultdict, lambda: 0)
+    count_pair = lambda held: held.update({(1, 2): held[1, 2] + 1})  # noqa: E731
+    assert told(with_function, count_pair) == ["part (a defaultdict)"]
+    one = {(1, 2): np.random.default_rng(1)}
+    assert told(lambda: one, lambda held: held[1, 2].random()) == ["part (a dict)"]
 
 
 class Logs:

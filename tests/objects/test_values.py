@@ -1,6 +1,6 @@
 """Plain values become trees and come back as what they were, of the very type."""
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, UserDict, defaultdict, deque, namedtuple
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,10 @@ VALUES: dict[str, Any] = {
     "bytes": b"\0\xff",
     "numbers_of_numpy": [np.float32(0.1), np.int8(-3), np.bool_(True), np.str_("a")],
     "dict": {1: "a", ("b", 2): {"$": "array"}, None: []},
+    "ordered": OrderedDict([("b", OrderedDict()), ("a", 1)]),
+    "counter": Counter({"a": 2, (1, 2): 0, "b": -1}),
+    "defaults": defaultdict(list, {"loss": [0.1], 2: []}),
+    "no_default": defaultdict(None, {"a": defaultdict(Counter)}),
     "sets": ({1, 2}, frozenset({"a"})),
     "deque": deque([1, 2], maxlen=2),
     "many_integers": list(range(100)),
@@ -76,8 +80,13 @@ def test_what_is_not_plain_or_not_exact() -> None:
     itself: list[Any] = []
     itself.append(itself)
     assert not any(map(is_plain, (object(), [object()], np.array([object()]), itself)))
-    assert is_plain(OrderedDict(a=1))
-    assert not is_exact(OrderedDict(a=1))
+    named = namedtuple("Named", "a")(1)
+    with_function = defaultdict(lambda: 0, a=1)
+    assert is_plain(named)
+    assert is_plain(with_function)
+    assert not any(map(is_exact, (named, with_function, UserDict(a=1), [with_function])))
+    with pytest.raises(KeyError):
+        decode({"$": "defaultdict", "factory": "eval", "value": []})
     with pytest.raises(ValueError, match=r"a value has an unknown form: \{'\$': 'pickle'\}"):
         decode({"$": "pickle"})
 
