@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from kfit.argument_checks import CommandError
+from kfit.commands.replaced_fit import replaced_fit
 from kfit.verification.report import printable
 
 _FUNCTION = re.compile(r"(.+\.py):(\w+)")
@@ -116,8 +117,6 @@ def _no_training(path: str, option: str) -> Iterator[None]:
     A training could continue from the snapshots that are only to be looked at, and delete them.
     """
     import kfit
-    from kfit.trainer import Trainer
-    from kfit.training.own_methods import through_model
 
     def fit(*_: Any, **__: Any) -> NoReturn:
         raise CommandError(
@@ -125,11 +124,5 @@ def _no_training(path: str, option: str) -> Iterator[None]:
             'training under `if __name__ == "__main__":`'
         )
 
-    original = Trainer.fit
-    # `Trainer.fit` is also what the other kinds of `fit` come to, `keras.Model.fit` among them.
-    setattr(Trainer, "fit", through_model(fit))  # noqa: B010  mypy forbids to assign a method
-    try:
-        with kfit.install("one_device"):
-            yield
-    finally:
-        setattr(Trainer, "fit", original)  # noqa: B010
+    with replaced_fit(fit), kfit.install("one_device"):
+        yield

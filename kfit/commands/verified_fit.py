@@ -13,11 +13,12 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from functools import wraps
+from contextlib import ExitStack
 from itertools import islice
 from typing import Any, NoReturn
 
 import kfit
+from kfit.commands.replaced_fit import replaced_fit
 from kfit.commands.verify import COULD_NOT_RUN, SETTINGS
 from kfit.heartbeat.tracebacks import of_user
 
@@ -33,7 +34,6 @@ def verify_first_fit() -> None:
 
     from kfit.distribute.devices import split_cpu
     from kfit.trainer import Trainer
-    from kfit.training.own_methods import through_model
 
     settings = json.loads(os.environ.pop(SETTINGS))
     if len(tf.config.list_physical_devices("GPU")) < settings["replicas"]:
@@ -41,19 +41,15 @@ def verify_first_fit() -> None:
     stdout = os.dup(1)
     if settings["json"]:
         os.dup2(2, 1)
-    signature = inspect.signature(Trainer.fit)
-    original = Trainer.fit
+    signature, replaced = inspect.signature(Trainer.fit), ExitStack()
 
-    @wraps(Trainer.fit)
     def fit(*args: Any, **kwargs: Any) -> NoReturn:
-        setattr(Trainer, "fit", original)  # noqa: B010  verifying calls it
+        replaced.close()  # verifying calls the real one
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
         _end(settings, stdout, *_verified(given.arguments, settings))
 
-    # `Trainer.fit` is also what the other kinds of `fit` come to, `keras.Model.fit` among them.
-    # A model's own `fit` is still run, since it may prepare the data.
-    setattr(Trainer, "fit", through_model(fit))  # noqa: B010  mypy forbids to assign a method
+    replaced.enter_context(replaced_fit(fit))
     kfit.install("one_device")
 
 
