@@ -235,8 +235,8 @@ def take_random(strategy: Strategy, generators: Generators | None = None) -> dic
         The states of Python's, NumPy's and TensorFlow's generators on all tasks, and of torch's and
         Keras' generators on this task.
     """
-    now = EagerGenerators.now()
     own = generators or Generators.now()
+    now = own.eager if generators is None else EagerGenerators.now()
     # `keras.random` uses this generator if no seed is given; it does not belong to a model.
     keras_state = own.eager.keras or now.keras
     eager = EagerGenerators(own.eager.seeds, own.eager.tensorflow or now.tensorflow)

@@ -1,4 +1,4 @@
-"""Runs k steps in one graph call, and chooses k.
+"""Runs k steps in one graph call.
 
 An execution is such a call of k steps. Python code, such as callbacks, runs only between
 executions. The same code serves one step or many, training and evaluation, streams of batches and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import keras
@@ -23,14 +23,12 @@ from kfit.exactness.replica_context import GradientSums
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.clock import clock_of_thread
 from kfit.inputs import BatchLayout, Segment
-from kfit.internals.graphs import of_unknown_shape
 from kfit.steps.allocator import keep_freed_memory
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.frozen import trains_as_at_first
 from kfit.steps.input_times import Measures, after_step, begin, draw, rows_of
-from kfit.steps.metrics import combine, flat_logs, read_metrics
-from kfit.steps.prediction import joined_rows
-from kfit.steps.returned import Returned, as_tensors, is_composite
+from kfit.steps.outputs import Outputs, blank
+from kfit.steps.returned import Returned
 from kfit.steps.static_shapes import has_static_shapes
 from kfit.steps.tracing import Build, GraphsBySize
 
@@ -129,14 +127,15 @@ class Execution:
         self._strategy = strategy
         self._accumulation = GradientAccumulation(strategy)
         self._gradient_sums = GradientSums()
-        self._returned = Returned()
+        returned = Returned()
+        self._outputs = Outputs(model, strategy, returned, default_step=default_step)
         step = make_step(
             model,
             model_step,
             strategy,
             accumulation=self._accumulation,
             gradient_sums=self._gradient_sums,
-            returned=self._returned,
+            returned=returned,
         )
         self._step = trains_as_at_first(model, step) if train else step
         self._default_step = default_step
@@ -346,7 +345,7 @@ class Execution:
             element: The batch, or the part of it that this task needs.
         """
         outputs = self._step(element, layout)
-        return self._logs(self._kept(outputs))
+        return self._outputs.logs(self._outputs.kept(outputs))
 
     def _next(self, layout: BatchLayout, iterator: Any) -> tuple[Any, dict[str, Any]]:
         """Runs one step on the next batch of an iterator.
@@ -399,7 +398,7 @@ class Execution:
                 body,
                 (zero, tf.constant(True), kept),
             )
-        return done, self._logs(kept)
+        return done, self._outputs.logs(kept)
 
     def _timed_next(self, layout: BatchLayout, iterator: Any) -> tuple[Any, ...]:
         """Runs one step on the next batch of an iterator, as `_next`, and measures the input."""
@@ -458,7 +457,7 @@ class Execution:
                 body,
                 (none, tf.constant(True), kept, begin()),
             )
-        return done, self._logs(kept), measures
+        return done, self._outputs.logs(kept), measures
 
     def _step_in_loop(self, layout: BatchLayout, iterator: Any) -> tuple[Callable[..., Any], Any]:
         """Returns the step for a loop in a graph, and what it keeps before the first step.
@@ -473,7 +472,7 @@ class Execution:
         """
 
         def take_step(element: Any) -> Any:
-            return self._kept(self._step(element, layout))
+            return self._outputs.kept(self._step(element, layout))
 
         step: Any = take_step
         kept: Any = ()
@@ -482,7 +481,7 @@ class Execution:
             # beforehand.
             traced = tf.function(take_step, autograph=False)
             spec = traced.get_concrete_function(iterator.element_spec).structured_outputs
-            kept = tf.nest.map_structure(_blank, spec)
+            kept = tf.nest.map_structure(blank, spec)
             # TensorFlow's collectives work in a loop, but not in a function that the loop calls.
             works = self._strategy.num_workers == 1 and not self._strategy.sums_by_collectives
             step = traced if works else take_step
@@ -493,154 +492,8 @@ class Execution:
         single = segment.element
         elements = iter([single] if segment.iterator is None else segment.iterator)
         while done < steps and (drawn := self._drawn(lambda: next(elements, _END))) is not _END:
-            kept = self._kept(self._step(drawn, segment.layout))
+            kept = self._outputs.kept(self._step(drawn, segment.layout))
             done += 1
             examples += int(rows_of(drawn, self._strategy)) if self.times_input else 0
         counted = self._examples_of(segment, done, examples if self.times_input else None)
-        return ExecutionResult(done, self._logs(kept) if done else {}, counted)
-
-    def _kept(self, outputs: Any) -> Any:
-        """Returns those outputs of a step that the logs need, each combined over the replicas.
-
-        Of outputs with rows, the rows of each replica of this task are returned, since only those
-        of the last step are needed. The result is empty if the step returned no dict, or only
-        metrics, which are read separately (`read_metrics`).
-        """
-        if self._default_step or not isinstance(outputs, dict):
-            return ()
-        flat = flat_logs(outputs)
-        return {name: self._over_replicas(name, value) for name, value in flat.items()}
-
-    def _over_replicas(self, name: str, value: Any) -> Any:
-        parts = self._strategy.local_results(value)
-        if name in self._returned.rows:
-            if is_composite(parts[0]) and self._strategy.num_workers > 1:
-                raise ValueError(
-                    f"The model's step returns {name!r}, a ragged or sparse tensor, whose rows "
-                    "several workers cannot exchange. Return a dense one, as of `to_tensor()` or "
-                    f"`tf.sparse.to_dense`. Received: {parts[0]}"
-                )
-            return parts
-        if name in self._returned.sums and self._strategy.num_replicas > 1:
-            with tf.control_dependencies(_of_one_shape(name, parts)):
-                return self._strategy.reduce("sum", value)
-        return as_tensors(parts[0])
-
-    def _logs(self, kept: Any) -> dict[str, Any]:
-        """Makes the logs of what the last step has kept: `_kept`, perhaps after a loop."""
-        outputs = None
-        if isinstance(kept, dict):
-            outputs = {name: self._joined(name, value) for name, value in kept.items()}
-        results = self._returned.results if self._strategy.num_replicas > 1 else {}
-        return combine(outputs, read_metrics(self._model, self._strategy), results)
-
-    def _joined(self, name: str, value: Any) -> Any:
-        of_batch = self._returned.rows.get(name)
-        if of_batch is None:
-            return value
-        if self._strategy.num_workers > 1:
-            return of_batch(self._strategy.gather_parts(value))
-        return of_batch(joined_rows(value))
-
-
-def _of_one_shape(name: str, parts: Sequence[tf.Tensor]) -> list[Any]:
-    """Checks that the replicas' parts of a value have one shape, as they must to be added.
-
-    Returns:
-        Assertions to run in the graph. The list is empty if the static shapes show that all is
-        well, or if the step runs eagerly.
-
-    Raises:
-        ValueError: If the static shapes, or those of eager values, show that they differ.
-    """
-    message = (
-        f"The model's step returns {name!r}, whose shape differs between the replicas, so that "
-        "their values cannot be added. Return a value of one shape, as of `tf.math.bincount` with "
-        "`minlength` and `maxlength`, or one with a row for each example along the first axis."
-    )
-    first, *others = (part.shape for part in parts)
-    if not all(first.is_compatible_with(each) for each in others):
-        raise ValueError(f"{message} Received: shapes {[tuple(part.shape) for part in parts]}")
-    if all(part.shape.is_fully_defined() for part in parts):
-        return []
-    sizes = [tf.shape(part) for part in parts]
-    return [tf.debugging.assert_equal(sizes[0], each, message) for each in sizes[1:]]
-
-
-def _blank(spec: Any) -> Any:
-    """Returns a tensor for a loop to begin with, which is like `spec` in all that is static."""
-    if isinstance(spec, (tf.RaggedTensor, tf.RaggedTensorSpec)):
-        return tf.nest.map_structure(_blank, spec, expand_composites=True)
-    if isinstance(spec, (tf.SparseTensor, tf.SparseTensorSpec)):
-        rank = spec.shape.rank or 1
-        shape = of_unknown_shape(tf.zeros([rank], tf.int64), [rank])
-        return tf.SparseTensor(tf.zeros([0, rank], tf.int64), tf.zeros([0], spec.dtype), shape)
-    if spec.shape.is_fully_defined():
-        return tf.zeros(spec.shape, spec.dtype)
-    sizes = [size or 0 for size in spec.shape] if spec.shape.rank else []
-    return of_unknown_shape(tf.zeros(sizes, spec.dtype), spec.shape)
-
-
-class Pace:
-    """The rule by which the number of steps of the next execution is chosen.
-
-    An execution is one graph call of several steps. Python code runs only between executions. An
-    execution should last at most a fraction of a second, so that the progress bar moves, and a
-    request to stop is noticed soon. Within this limit an execution takes as many steps as possible,
-    so that Python costs almost no time.
-
-    Args:
-        fixed: The number of steps of every execution, or None to adapt the number to the measured
-            time. It is also an attribute, which may be set between two epochs.
-        seconds: How long an execution should last, if the number is not fixed.
-    """
-
-    def __init__(self, fixed: int | None, seconds: float) -> None:
-        self.fixed = fixed
-        self._seconds = seconds
-        self._steps = 1
-        self._begun = 0.0
-
-    def steps_from(self, step: int) -> int:
-        """Returns how many steps an execution should take that begins at step `step` of an epoch.
-
-        An execution is one graph call of several steps. If the number k of steps is fixed,
-        executions end at the multiples of k. So an execution has fewer steps if training resumes
-        between two multiples.
-        """
-        return self._steps if self.fixed is None else self.fixed - step % self.fixed
-
-    def first_step_of_execution(self, step: int) -> int:
-        """Returns the first step of the group of steps to which `step` belongs.
-
-        Hooks for batches are called before the first and after the last step of each group. If the
-        number k of steps per execution (graph call) is fixed, a group is k steps of the epoch, as
-        in Keras, and the result is the multiple of k at or before `step`. kfit may take the steps
-        of a group in several executions, for example to save training in between; no hook for
-        batches is called between these. If the number is not fixed, each execution is a group, and
-        the result is `step` itself.
-
-        Args:
-            step: The index of a step in the epoch, from 0.
-        """
-        return step if self.fixed is None else step - step % self.fixed
-
-    def begin(self) -> None:
-        """Starts the clock; must be called when an execution (a call of several steps) begins."""
-        self._begun = time.perf_counter()
-
-    def end(self, steps: int) -> None:
-        """Chooses the number of steps of the next execution by the time since `begin` was called.
-
-        Must be called when an execution (a graph call of several steps) has ended. The number is
-        chosen so that the next execution lasts about the `seconds` that the object was made with,
-        but it is at most 8 times the number that was chosen last. If the number is fixed, or
-        `steps` is 0, nothing changes.
-
-        Args:
-            steps: The number of steps that were taken in the execution that has ended.
-        """
-        seconds = time.perf_counter() - self._begun
-        if self.fixed is None and steps:
-            wanted = int(steps * self._seconds / max(seconds, 1e-9))
-            self._steps = max(1, min(wanted, 8 * self._steps))
+        return ExecutionResult(done, self._outputs.logs(kept) if done else {}, counted)

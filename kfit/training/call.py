@@ -14,7 +14,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.report import Account
 from kfit.steps.compiled_steps import Graphs
-from kfit.steps.execution import Pace
+from kfit.steps.pace import Pace
 from kfit.training.batch_hooks import BatchHooks, watches_batches
 from kfit.training.chief_only import without_writers
 from kfit.training.progress import Progress

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from kfit.internals.optimizers import learning_rate_variable
-from kfit.steps.execution import Pace
+from kfit.steps.pace import Pace
 from kfit.training.batch_hooks import BatchHooks
 from kfit.training.call import Call
 from kfit.training.save_points import FOREVER

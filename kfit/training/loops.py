@@ -21,8 +21,9 @@ from kfit.inputs import Batches, Cursor, Segment
 from kfit.inputs.python import PythonBatches
 from kfit.internals.models import loss_tracker
 from kfit.steps.build import naming_wrong_data
-from kfit.steps.execution import Pace, StepExecutor
+from kfit.steps.execution import StepExecutor
 from kfit.steps.metrics import as_numbers
+from kfit.steps.pace import Pace
 from kfit.steps.prediction import concatenate
 from kfit.training.batch_hooks import BatchHooks
 from kfit.training.beginning import agree_on_beginning
