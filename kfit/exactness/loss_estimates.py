@@ -12,10 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import has_rows_of_examples
+from kfit.exactness.batch_kinds import has_rows_of_examples, kinds_of
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica, one_of_several
 from kfit.exactness.scalar_estimates import estimate_of, warn_of_rows
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.losses import apply_mask
 
 Tensor = Any
@@ -61,6 +62,9 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 # The mean of one value over all that a mask leaves is the value.
                 values = estimate_of(values, replica, "What a loss returns")
                 loss = original(values, None, None, reduction, dtype)
+            elif sample_weight is not None and kinds_of(values, replica):
+                _warn_of_weighted_number()
+                return replica.origins.estimate(loss)
             return estimate_of(loss, replica, "What a loss returns")
         is_plain = sample_weight is None and mask is None and reduction not in (None, "none")
         warn_of_rows(
@@ -77,6 +81,16 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         )
 
     return reduce_weighted_values
+
+
+def _warn_of_weighted_number() -> None:
+    warn_user(
+        "What a loss returns is one number for the batch, so that `sample_weight` or "
+        "`class_weight` do not weight the examples: Keras multiplies the number by the mean of the "
+        "weights. Each replica does so with its own examples, so that the numbers depend on how "
+        "many replicas there are. Let the loss return a value for each example, without taking "
+        "their mean."
+    )
 
 
 def _of_whole_batch(
