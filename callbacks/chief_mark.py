@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import keras
 
-from kfit.checkpoint.callback_states import FOR_THE_CHIEF
+from kfit.checkpoint.callback_names import FOR_THE_CHIEF
 from kfit.heartbeat.tracebacks import for_user
 from kfit.training.callback import TrainingCallback
 

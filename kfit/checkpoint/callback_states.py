@@ -8,12 +8,13 @@ change during training, as far as these can be saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import keras
 
 from kfit.checkpoint.callback_attributes import attributes_of
+from kfit.checkpoint.callback_names import assigned, marks_of, named
 from kfit.checkpoint.event_files import have_to_itself
 from kfit.checkpoint.schema import (
     Check,
@@ -41,9 +42,6 @@ from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.callbacks import set_counted_batches
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
-
-FOR_THE_CHIEF = "_is_for_the_chief_only"
-"""The attribute of callbacks that `kfit.callbacks.chief_only` sets."""
 
 _RESUMED_AT = "resumed_at"
 """The attribute that kfit adds to a History: how many epochs were done at each resume."""
@@ -132,7 +130,7 @@ class CallbackStates:
             ValueError: If a callback has only one of `state_dict` and `load_state_dict`, or a state
                 that can't be saved.
         """
-        for name, callback in _named(callbacks):
+        for name, _, callback in named(callbacks):
             if not _says(name, callback) and id(callback) not in foreign:
                 found = attributes_of(callback, _remembered(callback), foreign)
                 if found is not None:
@@ -148,9 +146,10 @@ class CallbackStates:
         once for each callback.
 
         Returns:
-            A dict for each callback that has a state. "callback" is the callback's name. "state" is
-            the result of its `state_dict` or, for a callback of Keras, what kfit has read from it;
-            it may be None. "attributes" is the list of the attributes that have changed.
+            A dict for each callback that has a state. "callback" is the callback's name, and
+            "marks" tells it from others of its class. "state" is the result of its `state_dict` or,
+            for a callback of Keras, what kfit has read from it; it may be None. "attributes" is the
+            list of the attributes that have changed.
 
         Raises:
             TypeError: If the `state_dict` of a callback returned neither a dict nor None.
@@ -158,7 +157,7 @@ class CallbackStates:
                 callback and the key.
         """
         states = []
-        for name, callback in _named(callbacks):
+        for name, _, callback in named(callbacks):
             state = _state_of(callback)
             if isinstance(callback, keras.callbacks.History) and state is not None:
                 state = self._of_history(name, state)
@@ -172,7 +171,10 @@ class CallbackStates:
                     raise ValueError(
                         f"The state of the callback {name} can't be saved: {error}"
                     ) from error
-                states.append({"callback": name, "state": state, "attributes": attributes})
+                marks = marks_of(callback)
+                states.append(
+                    {"callback": name, "marks": marks, "state": state, "attributes": attributes}
+                )
         return states
 
     def _of_history(self, name: str, state: State) -> State:
@@ -237,12 +239,10 @@ class CallbackStates:
         Raises:
             Exception: If a state cannot be that of its callback.
         """
-        known = {entry["callback"]: entry["state"] for entry in states}
-        for name, callback in _named(callbacks):
-            state = known.get(name)
-            if state is None:
+        for (name, _, callback), entry in assigned(callbacks, states)[0]:
+            if entry is None or entry["state"] is None:
                 continue
-            place = f"the state of the callback {name}"
+            state, place = entry["state"], f"the state of the callback {name}"
             if _says(name, callback):
                 if _checks_its_state(type(callback)):
                     callback.check_state_dict(state)
@@ -266,13 +266,12 @@ class CallbackStates:
             callbacks: The callbacks, in their order.
             states: The states in the snapshot, which `state_dict` returned on the chief.
         """
-        known = {entry["callback"]: entry["state"] for entry in states if entry["state"]}
-        for name, callback in _named(callbacks):
+        for (_, _, callback), entry in assigned(callbacks, states)[0]:
             if isinstance(callback, keras.callbacks.CSVLogger):
                 self._appending.append((callback, callback.append, callback.append_header))
                 callback.append = True
-            elif isinstance(callback, keras.callbacks.TensorBoard) and name in known:
-                files = take_up_events(callback, known[name]["mark"])
+            elif isinstance(callback, keras.callbacks.TensorBoard) and entry and entry["state"]:
+                files = take_up_events(callback, entry["state"]["mark"])
                 self._event_files[id(callback)] = files
 
     def load_state_dict(
@@ -296,10 +295,9 @@ class CallbackStates:
                 saved states without a callback. Only the chief should warn, since the other tasks
                 do not have the callbacks that write files.
         """
-        left = {entry["callback"]: entry for entry in states}
-        for name, callback in _named(callbacks):
-            if name in left:
-                entry = left.pop(name)
+        found, left = assigned(callbacks, states)
+        for (name, _, callback), entry in found:
+            if entry is not None:
                 if entry["state"] is not None:
                     self._load(callback, with_scalars(entry["state"]), epoch)
                 self._load_attributes(callback, entry["attributes"])
@@ -307,10 +305,10 @@ class CallbackStates:
                 warn_user(f"The snapshot has no state of the callback {name}; it begins anew.")
             else:  # no state was saved, since no attribute had changed
                 self._load_attributes(callback, [])
-        for name in left if warn else ():
+        for entry in left if warn else ():
             warn_user(
-                f"The snapshot has a state of the callback {name}, which is not among the "
-                "callbacks any more."
+                f"The snapshot has a state of the callback {entry['callback']}, which is not among "
+                "the callbacks any more."
             )
 
     def note_resume(
@@ -434,30 +432,3 @@ _READERS: tuple[tuple[type, Callable[[Any], State]], ...] = (
     (keras.callbacks.CSVLogger, rows_of),
     (keras.callbacks.TensorBoard, events_of),
 )
-
-
-class _Named(NamedTuple):
-    name: str
-    callback: keras.callbacks.Callback
-
-
-def _named(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[_Named]:
-    """Yields each callback with a name that is the same in every run of the program.
-
-    By this name the state in a snapshot is assigned to its callback. The name is that of the class,
-    such as "keras.callbacks.CSVLogger". For classes that are neither Keras' nor kfit's it has no
-    module, since that changes when a program is imported. Further callbacks of the class are named
-    "keras.callbacks.CSVLogger 2" and so on. Those that `kfit.callbacks.chief_only` has marked are
-    numbered apart, since the other tasks lack them.
-    """
-    seen: dict[str, int] = {}
-    for callback in callbacks:
-        name, package = type(callback).__name__, type(callback).__module__.partition(".")[0]
-        if package == "kfit" and name == "TensorBoard":
-            package = "keras"  # each of the two goes on where the other one was
-        if package in ("keras", "kfit"):
-            name = f"{package}.callbacks.{name}"
-        if getattr(callback, FOR_THE_CHIEF, False):
-            name = f"{name} for the chief only"
-        seen[name] = seen.get(name, 0) + 1
-        yield _Named(f"{name} {seen[name]}" if seen[name] > 1 else name, callback)

@@ -131,7 +131,10 @@ _POSITION = {
 }
 """What the classes of `kfit.inputs` save: each some of these."""
 _VARIABLE = record({"part": _part, "name": text, "per_replica": is_a(bool), "value": array})
-_CALLBACK = record({"callback": text, "state": optional(is_a(dict)), "attributes": each(_entry)})
+_CALLBACK = record(
+    {"callback": text, "state": optional(is_a(dict)), "attributes": each(_entry)},
+    may={"marks": each_value(text)},
+)
 _ACCOUNT = record(
     {
         "began": seconds,

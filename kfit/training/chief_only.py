@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from kfit.checkpoint.callback_states import FOR_THE_CHIEF
+from kfit.checkpoint.callback_names import FOR_THE_CHIEF
 from kfit.internals import patch_points as points
 from kfit.internals.callbacks import decide_to_save
 from kfit.internals.patching import patched

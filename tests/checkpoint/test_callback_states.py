@@ -10,7 +10,6 @@ import pytest
 
 import kfit
 from kfit.callbacks import BackupAndRestore
-from kfit.checkpoint import callback_states
 from kfit.checkpoint.callback_states import CallbackStates
 
 
@@ -313,13 +312,22 @@ def test_what_callbacks_of_keras_remember_can_be_read_at_any_time(
     assert reading.read >= 7
 
 
-def test_callbacks_of_the_chief_do_not_shift_the_names_of_the_others() -> None:
-    """The other tasks lack them, and get the states that the chief has saved."""
-    both = [keras.callbacks.LambdaCallback() for _ in range(2)]
-    kfit.callbacks.chief_only(both[0])
-    names = [name for name, _ in callback_states._named(both)]
-    assert names[1:] == [name for name, _ in callback_states._named(both[1:])]
-    assert names == [
-        "keras.callbacks.LambdaCallback for the chief only",
-        "keras.callbacks.LambdaCallback",
-    ]
+def test_a_callback_that_was_added_before_one_of_its_class_begins_anew(
+    job: Job, tmp_path: Any
+) -> None:
+    def best(monitor: str) -> kfit.callbacks.ModelCheckpoint:
+        path = tmp_path / f"{monitor}.keras"
+        return kfit.callbacks.ModelCheckpoint(path, monitor=monitor, save_best_only=True)
+
+    def backup() -> BackupAndRestore:
+        return BackupAndRestore(tmp_path / "backup", save_freq=1)
+
+    with pytest.raises(CutError):
+        job.run(best("loss"), backup(), Cutter(9))
+    old, new = best("loss"), best("accuracy")
+    said = "The snapshot has no state of the callback kfit.callbacks.ModelCheckpoint; it begins"
+    with pytest.warns(UserWarning, match=said):
+        job.run(new, old, backup())
+    assert (tmp_path / "accuracy.keras").exists()
+    assert new.best in job.trainer.history.history["accuracy"]
+    assert old.best in job.trainer.history.history["loss"]
