@@ -67,7 +67,7 @@ from kfit.training.one_batch import OneBatchMaker
 from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
 from kfit.training.progress_bar import bars_shown
 from kfit.training.ready_model import ReadyModel
-from kfit.training.same_data import batches_of_all
+from kfit.training.same_data import BatchComparison, batches_of_all
 from kfit.training.save_points import PeerFailedError
 from kfit.training.turns import Purpose
 from kfit.verification.report import Verification
@@ -166,6 +166,7 @@ class Trainer:
         self._model = self._made(model)
         warn_of_own_functions(self._model)
         self._one_batch = OneBatchMaker()
+        self._comparison = BatchComparison(self._strategy)
         self._seed = self._given_seed = seed
         self._fits = 0
         self._single_steps = False
@@ -603,7 +604,8 @@ class Trainer:
     ) -> Any:
         """Takes one training step on one global batch; arguments and result are those of Keras.
 
-        All tasks must pass the same data: the whole batch, as arrays.
+        All tasks must pass the same data: the whole batch, as arrays. The tasks compare the first
+        batch, the second, the fourth, the eighth and so on, and raise a ValueError if they differ.
         """
         check_class_weight(class_weight)
         return self._on_batch("train_step", (x, y, sample_weight), return_dict, class_weight)
@@ -615,7 +617,8 @@ class Trainer:
     ) -> Any:
         """Evaluates one global batch; arguments and result are those of Keras.
 
-        All tasks must pass the same data: the whole batch, as arrays.
+        All tasks must pass the same data: the whole batch, as arrays. The tasks compare the first
+        batch, the second, the fourth, the eighth and so on, and raise a ValueError if they differ.
         """
         return self._on_batch("test_step", (x, y, sample_weight), return_dict)
 
@@ -624,9 +627,12 @@ class Trainer:
     def predict_on_batch(self, x: Any) -> Any:
         """Predicts one global batch; the argument and the result are those of Keras.
 
-        All tasks must pass the same data: the whole batch, as arrays.
+        All tasks must pass the same data: the whole batch, as arrays. The tasks compare the first
+        batch, the second, the fourth, the eighth and so on, and raise a ValueError if they differ.
         """
-        batch = self._one_batch.make((x, None, None), trains=False)
+        data = x, None, None
+        batch = self._one_batch.make(data, trains=False)
+        self._comparison.compare(data)
         with self._ready.working(batch, "predict") as naming, naming():
             return concatenate(self._ready.graphs.prediction().run(batch.segment, 1)[1])
 
@@ -798,6 +804,7 @@ class Trainer:
     ) -> Any:
         self._require_compiled()
         batch = self._one_batch.make(data, class_weight, trains=True)
+        self._comparison.compare(data, class_weight)
         purpose: Purpose = "train" if step == "train_step" else "evaluate"
         with self._ready.turn(purpose):
             # Metrics are reset before their variables are on several devices: that is faster.

@@ -19,6 +19,8 @@ from kfit.fingerprints.pipelines import of_data
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import Batches, as_batches, columns_as_arrays, has_arrays, kind_of
 
+_Data = tuple[Any, Any, Any]
+
 _SHOWN = 64
 """At most this many parts of the data are compared one by one, to name one that differs."""
 _LONGEST = 200
@@ -57,8 +59,38 @@ def batches_of_all(
     batches = as_batches(x, y, sample_weight, strategy=strategy, **how)
     batches.take_whole_executions(steps_per_execution)
     settings = _settings(batches, x, steps_per_execution=steps_per_execution, **how)
-    _require_same_data(batches, x, y, sample_weight, strategy, settings)
+    is_pipeline = isinstance(x, tf.data.Dataset) and not batches.has_parts
+    _require_same_data((x, y, sample_weight), strategy, settings, is_pipeline=is_pipeline)
     return batches
+
+
+class BatchComparison:
+    """Checks that all workers pass the same batches to `train_on_batch` and the like.
+
+    The first batch is compared, the second, the fourth, the eighth and so on. So workers that each
+    draw batches of their own are told at once, and a long loop is not slowed down.
+
+    Args:
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._batches = 0
+
+    def compare(self, data: _Data, class_weight: Mapping[int, float] | None = None) -> None:
+        """Compares a batch, if it is its turn; a collective, which all workers must call.
+
+        Args:
+            data: `x`, `y` and `sample_weight`, which must be arrays in any structure, or None.
+            class_weight: As for `fit`.
+
+        Raises:
+            ValueError: On all workers, if the batches or the class weights differ.
+        """
+        self._batches += 1
+        if self._batches & (self._batches - 1) == 0:  # a power of two
+            _require_same_data(data, self._strategy, {"class_weight": _floats_of(class_weight)})
 
 
 def _settings(
@@ -95,17 +127,16 @@ def _settings(
         "steps_per_execution": steps and steps_per_execution,
         "shuffle": order if is_ordered else None,
         "seed": seed if is_ordered and order else None,
-        "class_weight": class_weight and {int(k): float(class_weight[k]) for k in class_weight},
+        "class_weight": _floats_of(class_weight),
     }
 
 
+def _floats_of(class_weight: Mapping[int, float] | None) -> Mapping[int, float] | None:
+    return class_weight and {int(k): float(class_weight[k]) for k in class_weight}
+
+
 def _require_same_data(
-    batches: Batches,
-    x: Any,
-    y: Any,
-    sample_weight: Any,
-    strategy: Strategy,
-    settings: Mapping[str, Any],
+    data: _Data, strategy: Strategy, settings: Mapping[str, Any], *, is_pipeline: bool = False
 ) -> None:
     """Raises an error, or warns, if the workers were given different arrays or tf.data pipelines.
 
@@ -118,12 +149,10 @@ def _require_same_data(
     It is a collective: all workers must call it.
 
     Args:
-        batches: The batches that were made of the data.
-        x: As for `fit`.
-        y: As for `fit`.
-        sample_weight: As for `fit`.
+        data: `x`, `y` and `sample_weight` as for `fit`.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
         settings: The arguments by name, as `_settings` returns them.
+        is_pipeline: Whether `x` is a tf.data pipeline, of which every worker must have the whole.
 
     Raises:
         ValueError: On all workers, if the arrays, the lengths of the pipelines or the settings
@@ -132,9 +161,8 @@ def _require_same_data(
     host_collectives = strategy.host_collectives
     if host_collectives.is_alone:
         return
-    is_pipeline = isinstance(x, tf.data.Dataset) and not batches.has_parts
-    is_compared = is_pipeline or has_arrays(x, y, sample_weight)
-    found = of_data(x, y, sample_weight, sampled=True) if is_compared else {}
+    is_compared = is_pipeline or has_arrays(*data)
+    found = of_data(*data, sampled=True) if is_compared else {}
     entries = [(k, repr(v)) for k, v in found.items() if not k.endswith((".seed", ".seed2"))]
     checksums = [zlib.crc32("=".join(entry).encode()) for entry in entries]
     given = {name: _text(value) for name, value in settings.items()}
@@ -142,7 +170,7 @@ def _require_same_data(
     views = host_collectives.all_gather([*own, *(zlib.crc32(t.encode()) for t in given.values())])
     kinds, digests, *others = views.T
     if len(set(kinds)) > 1:
-        texts = host_collectives.texts(kind_of(x))
+        texts = host_collectives.texts(kind_of(data[0]))
         shown = _first_two_that_differ(list(kinds), texts)
         raise ValueError(f"`x` must be of one kind on every worker. Received: {shown}")
     for (name, text), values in zip(given.items(), others, strict=True):
@@ -158,10 +186,9 @@ def _require_same_data(
         name, received = _received(name, value, strategy)
         raise ValueError(
             f"`{name}` must be the same on every worker: each trains on its own rows of every "
-            f"batch. Received: {received}. Give all workers all of "
-            "the data, in one order (sort what `os.listdir` returns, and shuffle with one seed). "
-            "Where each is to read a part of its own, pass a function from "
-            "`tf.distribute.InputContext` to a data set."
+            f"batch. Received: {received}. Give all workers all of the data, in one order (sort "
+            "what `os.listdir` returns, shuffle and draw with one seed). Where each is to read a "
+            "part of its own, pass a function from `tf.distribute.InputContext` to a data set."
         )
     problem = (
         f"`x`, a tf.data.Dataset, is another one on another worker: here {name} is {value}. Each "

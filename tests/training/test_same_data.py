@@ -120,3 +120,36 @@ def test_the_same_and_parts_of_each_workers_own_are_taken(monkeypatch: pytest.Mo
         for n in (4, 6)
     ]
     assert raised_with(*pipelines, has_parts=True, monkeypatch=monkeypatch) == ["", ""]
+
+
+def test_batches_of_calls_are_compared_less_and_less_often() -> None:
+    """Of six batches the third and the last are not compared."""
+    seen: list[list[int]] = [[], []]
+
+    def differ_from(first: int) -> list[str]:
+        def call(index: int, host_collectives: Together) -> None:
+            strategy: Any = SimpleNamespace(host_collectives=host_collectives)
+            comparison = same_data.BatchComparison(strategy)
+            for number in range(1, 7):
+                own = X + index * (number >= first)
+                comparison.compare((own, None, None), {0: 1, 1: 2})
+                seen[index].append(number)
+
+        return raised_by(2, call)
+
+    for first, taken in ((1, 0), (2, 1), (3, 3), (5, 6)):
+        seen[:] = [[], []]
+        one, other = differ_from(first)
+        assert one == other
+        assert one.startswith("`x` must be the same on every worker") == (first < 5)
+        assert seen == [list(range(1, taken + 1))] * 2
+
+
+def test_class_weights_of_batches_are_compared() -> None:
+    def call(index: int, host_collectives: Together) -> None:
+        strategy: Any = SimpleNamespace(host_collectives=host_collectives)
+        same_data.BatchComparison(strategy).compare((X, X, None), {0: 1.0, 1: index})
+
+    one, other = raised_by(2, call)
+    assert one == other
+    assert one.startswith("`class_weight` must be the same on every worker")
