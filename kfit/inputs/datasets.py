@@ -66,6 +66,7 @@ class DatasetBatches(Batches):
         self._resume_at: _Place | None = None
         self._endless = False
         self._per_replica = False
+        self._has_one_size = True
         self._pipeline: tf.data.Dataset | None = None
         self._held: HeldState | None = None
         self._template: Template | None = None
@@ -113,7 +114,9 @@ class DatasetBatches(Batches):
             cardinality = getattr(source, "cardinality", tf.data.UNKNOWN_CARDINALITY)
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
         if self._per_replica:
-            _agree_on_end(self._endless, strategy)
+            self._has_one_size = _agree_on_form(
+                self._endless, static_batch_size(self._spec), strategy
+            )
         self.steps = steps_per_epoch or self.length
         self._is_counted = self.length is not None
         self.lacks_end = self._endless and self.steps is None
@@ -334,7 +337,8 @@ class DatasetBatches(Batches):
             None if self._per_replica else self.batch_size,
             per_replica=self._per_replica,
             template=self._template,
-            endless=self._endless,
+            # Replicas with batches of other sizes must exchange these in each step.
+            endless=self._endless and self._has_one_size,
         )
 
     def _without_missing(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -513,7 +517,7 @@ class _Place(NamedTuple):
         return cls(int(state["begun"]), None if own is None else int(own), int(taken or 0))
 
 
-def _agree_on_end(is_endless: bool, strategy: Strategy) -> None:
+def _agree_on_form(is_endless: bool, size: int | None, strategy: Strategy) -> bool:
     """Checks that the data of which each worker has a part ends on all workers, or on none.
 
     In each step, workers whose data may end ask the others whether they still have data. A worker
@@ -521,12 +525,16 @@ def _agree_on_end(is_endless: bool, strategy: Strategy) -> None:
 
     Args:
         is_endless: Whether the data of this worker never ends.
+        size: The number of examples in each batch of this worker; None if it is not fixed.
         strategy: kfit's wrapper of the `tf.distribute` strategy.
+
+    Returns:
+        Whether the workers' batches have the same fixed size, or none has a fixed one.
 
     Raises:
         ValueError: On all workers, if the data never ends on some of them only.
     """
-    views = strategy.host_collectives.all_gather([is_endless])[:, 0]
+    views, sizes = strategy.host_collectives.all_gather([is_endless, size or -1]).T
     if len(set(views)) > 1:
         endless = ", ".join(f"worker {index}" for index, view in enumerate(views) if view)
         raise ValueError(
@@ -534,6 +542,7 @@ def _agree_on_end(is_endless: bool, strategy: Strategy) -> None:
             "workers. Call `repeat()` on every worker, and give `steps_per_epoch` (or `steps`), or "
             "call it on none."
         )
+    return len(set(sizes)) == 1
 
 
 def _returning_a_data_set(function: Callable[[Any], Any]) -> Callable[[Any], tf.data.Dataset]:

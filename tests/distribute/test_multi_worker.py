@@ -48,6 +48,7 @@ ON_TWO = [
     "policy_file",
     "predicted_files",
     "dataset_function",
+    "endless_parts_of_other_sizes",
     "py_dataset",
     "generator",
     "stopped_by_one",

@@ -509,6 +509,28 @@ def dataset_function(task: Task) -> Result:
 
 
 @case
+def endless_parts_of_other_sizes(task: Task) -> Result:
+    """The first half of the workers reads batches of 12 rows, the other one of 8."""
+    x, y = data()
+    sizes = 12, 8
+
+    def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        half = 2 * context.input_pipeline_id // task.workers
+        own = tf.data.Dataset.from_tensor_slices((x[50 * half :][:48], y[50 * half :][:48]))
+        return own.batch(sizes[half], drop_remainder=True).repeat()
+
+    trainer = task.trainer()
+    if task.workers > 1:
+        trainer.fit(make, epochs=2, steps_per_epoch=3, verbose=0)
+        return result(trainer)
+    halves = [np.arange(50 * half, 50 * half + 48).reshape(-1, sizes[half]) for half in (0, 1)]
+    parts = [[rows[step % len(rows)] for step in range(6)] for rows in halves]
+    batches = [np.concatenate(rows) for rows in zip(*parts, strict=True)]
+    trainer.fit(((x[b], y[b]) for b in batches), epochs=2, steps_per_epoch=3, verbose=0)
+    return result(trainer)
+
+
+@case
 def other_seeds_on_other_workers(task: Task) -> Result:
     tf.random.set_seed(task.index)
     ds = tf.data.Dataset.from_tensor_slices(data()).shuffle(EXAMPLES).batch(BATCH_SIZE)
