@@ -126,7 +126,7 @@ class ModelCheckpoint(TrainingCallback):
             ValueError: If `save_freq` is an integer and the model is trained by `keras.Model.fit`,
                 which does not call the hooks of kfit that save at a step.
         """
-        self._saved_step = 0
+        self._saved_step = 0 if self.training is None else self._progress.step
         if isinstance(self.save_freq, int) and self.training is None:
             raise ValueError(
                 "`save_freq` must be 'epoch' under keras.Model.fit; to save at a step, train by "
@@ -206,6 +206,8 @@ class ModelCheckpoint(TrainingCallback):
                 `filepath`.
             logs: The logs, whose values replace other fields of `filepath`.
         """
+        if self.save_best_only and self._awaits_validation(logs):
+            return
         path = self._path(place, logs)
         why = "saving" if not self.save_best_only else self._improvement(logs)
         if self.verbose and self._is_chief:
@@ -219,6 +221,20 @@ class ModelCheckpoint(TrainingCallback):
                 else:
                     self.model.save(aside, overwrite=True)
         self._forget(path)
+
+    def _awaits_validation(self, logs: dict[str, Any]) -> bool:
+        """Returns whether the monitored value is missing since this epoch had no validation.
+
+        So it is with the argument `validation_freq` of `fit`. Under `keras.Model.fit` it is not
+        known whether there are validations at all, so a warning says that nothing is saved.
+        """
+        if self.save_freq != "epoch" or not self.monitor.startswith("val_"):
+            return False
+        if any(name.startswith("val_") for name in logs):
+            return False
+        if self.training is None:
+            warn_user(f"{self.monitor} is not in the logs of this epoch; the model is not saved.")
+        return self.training is None or self.training.validation is not None
 
     def _improvement(self, logs: dict[str, Any]) -> str | None:
         """Compares the model with the best model so far, by the monitored value in the logs.

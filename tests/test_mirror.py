@@ -41,7 +41,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/distribute/ring_setup.py": "distribute/test_multi_worker.py: cannot reach",
     "kfit/distribute/sharded_variables.py": "distribute/programs/asynchronous.py: shards",
     "kfit/distribute/strategy.py": "steps/test_jit.py",
-    "kfit/distribute/variable_values.py": "exactness/test_layer_state.py: aggregation",
     "kfit/doctor/examination.py": "commands/test_doctor.py",
     "kfit/evaluation/checkpoints.py": "evaluation/test_workflow.py: on_saved",
     "kfit/evaluation/evaluator.py": "evaluation/test_workflow.py: SnapshotMismatchError",

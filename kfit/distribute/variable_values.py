@@ -49,7 +49,7 @@ def get_values(variables: Sequence[Variable], strategy: Strategy) -> list[Any]:
     own = [v for v in variables if is_per_replica(v)]
     # Float64 holds every float32, and every integer that a metric counts up to.
     rows = [
-        [np.asarray(_read(_copies(v, strategy)[replica]), "float64").ravel() for v in own]
+        [np.asarray(_on_host(_read(_copies(v, strategy)[replica])), "float64").ravel() for v in own]
         for replica in range(strategy.num_local_replicas)
     ]
     row = np.concatenate([part for parts in rows for part in parts]) if own else np.zeros(0)
@@ -100,7 +100,7 @@ def total_of_task(variable: keras.Variable, strategy: Strategy) -> Any:
         variable: The variable, such as that of a metric.
         strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
     """
-    values = np.stack([np.asarray(_read(copy)) for copy in _copies(variable, strategy)])
+    values = np.stack([np.asarray(_on_host(_read(copy))) for copy in _copies(variable, strategy)])
     return _for_replicas(variable, values, 1)[0]
 
 
@@ -131,12 +131,15 @@ def _read(copy: Any) -> Any:
     return copy.read_value() if isinstance(copy, tf.Variable) else tf.convert_to_tensor(copy)
 
 
-def _on_host(value: tf.Tensor) -> tf.Tensor:
+def _on_host(value: tf.Tensor) -> Any:
     """Copies a value to the host's memory, unless it is there already.
 
     The copy keeps the memory of the accelerator free. On a TPU it is needed for another reason,
     too: the buffers of variables are overwritten in place.
     """
+    if value.shape.rank == 0:
+        # NumPy makes no array of a single bfloat16 or float8 of TensorFlow.
+        return np.asarray(value.numpy())
     if "CPU" in value.device.upper():
         return value
     with tf.device("CPU:0"):

@@ -11,6 +11,8 @@ from kfit.user_files.ownership import ForeignFileError
 from kfit.user_files.replacement import check_replaceable
 
 _COUNTS = ("epoch", "batch", "step")
+_SLASHES = re.compile(r"/(\.?/)+")
+"""What separates two folders as one slash does."""
 
 
 class FileTemplate:
@@ -33,10 +35,12 @@ class FileTemplate:
         first = parts[0][0] if parts else ""
         self.has_fields = any(field is not None for _, field, _, _ in parts)
         self.folder = os.path.dirname(first)
+        literals = [first[len(self.folder) :].lstrip("/"), *(part[0] for part in parts[1:])]
         self._pattern = re.compile(
             "".join(
-                re.escape(literal) + ("" if field is None else _pattern_of(field, spec or ""))
-                for literal, field, spec, _ in parts
+                re.escape(_SLASHES.sub("/", literal))
+                + ("" if field is None else _pattern_of(field, spec or ""))
+                for literal, (_, field, spec, _) in zip(literals, parts, strict=True)
             )
         )
 
@@ -56,7 +60,7 @@ class FileTemplate:
         """
         parts = name.split("/")
         is_inside = not os.path.isabs(name) and not {"", ".", ".."} & set(parts)
-        return is_inside and bool(self._pattern.fullmatch(os.path.join(self.folder, name)))
+        return is_inside and bool(self._pattern.fullmatch(name))
 
     def remove(self, name: str) -> bool:
         """Deletes a file if its name matches the template and kfit may replace the file.

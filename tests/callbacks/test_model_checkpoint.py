@@ -138,6 +138,29 @@ def test_a_value_that_is_no_number_is_never_the_best(tiny: Any, tmp_path: Any) -
     assert os.listdir(tmp_path) == []
 
 
+def test_epochs_without_a_validation_are_left_out(tiny: Any, tmp_path: Any) -> None:
+    (x, y), model = tiny.data(20), tiny.model()
+    path = tmp_path / "{epoch}-{val_loss:.3f}.keras"
+    best = ModelCheckpoint(path, save_best_only=True)
+    how = {"validation_freq": 2, "epochs": 3, "verbose": 0, "callbacks": [best]}
+    kfit.fit(model, x, y, validation_data=(x, y), strategy="one_device", **how)
+    assert [name[0] for name in os.listdir(tmp_path)] == ["2"]
+    with pytest.raises(ValueError, match="`filepath` may have only these fields"):
+        kfit.fit(model, x, y, strategy="one_device", **how)
+    with pytest.warns(UserWarning, match="val_loss is not in the logs of this epoch"):
+        model.fit(x, y, validation_data=(x, y), **how)
+
+
+def test_it_saves_at_its_steps_if_it_comes_later(machine: Any, tmp_path: Any) -> None:
+    """A training resumes at step 6 with a callback that it did not have before."""
+    backup = tmp_path / "backup"
+    machine.cut_at(7, [BackupAndRestore(backup, save_freq=6)])
+    new = ModelCheckpoint(tmp_path / "{step}.keras", save_freq=4)
+    machine.run([new, BackupAndRestore(backup, save_freq=6)], epochs=2)
+    saved = sorted(int(path.stem) for path in tmp_path.glob("*.keras"))
+    assert saved == [8, 12]
+
+
 def test_it_says_what_it_saves(machine: Any, tmp_path: Any, capsys: Any) -> None:
     options = {"monitor": "loss", "save_best_only": True, "verbose": 1}
     machine.run([ModelCheckpoint(tmp_path / "best.keras", **options)], epochs=2)
