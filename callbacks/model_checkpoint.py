@@ -232,9 +232,10 @@ class ModelCheckpoint(TrainingCallback):
             return False
         if any(name.startswith("val_") for name in logs):
             return False
-        if self.training is None:
+        training: Any = self.training
+        if training is None:
             warn_user(f"{self.monitor} is not in the logs of this epoch; the model is not saved.")
-        return self.training is None or self.training.validation is not None
+        return training is None or training.validation is not None
 
     def _improvement(self, logs: dict[str, Any]) -> str | None:
         """Compares the model with the best model so far, by the monitored value in the logs.

@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.distribute.strategy import Strategy
 from kfit.exactness.replica_context import (
     Replica,
     check_may_meet,
@@ -26,6 +27,7 @@ from kfit.exactness.replica_context import (
     current_step,
 )
 from kfit.exactness.rows_axis import is_inner_size
+from kfit.exactness.unique_rows import UniqueRows
 
 Tensor = Any
 
@@ -56,16 +58,41 @@ def sum_gradients(grads: list[Any]) -> list[Any]:
     step, replica = current_step(), current_replica()
     assert step is not None
     assert replica is not None
-    are_equal = [_has_equal_rows(grad, replica) for grad in grads]
-    pairs = list(zip(grads, are_equal, strict=True))
+    ways = [_way_of_rows(grad, replica, step.strategy) for grad in grads]
     with replica.summing():
-        sums: list[Any] = replica.origins.agreed(
-            step.strategy.sum_gradients([g.values if equal else g for g, equal in pairs])
-        )
-        return [
-            tf.IndexedSlices(total, grad.indices, grad.dense_shape) if equal else total
-            for total, (grad, equal) in zip(sums, pairs, strict=True)
-        ]
+        sent = [way.sent(grad) for way, grad in zip(ways, grads, strict=True)]
+        sums: list[Any] = replica.origins.agreed(step.strategy.sum_gradients(sent))
+        return [way.of_batch(*both) for way, *both in zip(ways, sums, grads, strict=True)]
+
+
+class _AsTheyAre:
+    """Dense gradients, and sparse ones whose rows of all replicas stay apart."""
+
+    def sent(self, grad: Any) -> Any:
+        return grad
+
+    def of_batch(self, total: Any, grad: Any) -> Any:
+        return total
+
+
+class _EqualRows:
+    """Sparse gradients whose rows have the same indices on all replicas."""
+
+    def sent(self, grad: tf.IndexedSlices) -> Tensor:
+        return grad.values
+
+    def of_batch(self, total: Tensor, grad: tf.IndexedSlices) -> tf.IndexedSlices:
+        return tf.IndexedSlices(total, grad.indices, grad.dense_shape)
+
+
+def _way_of_rows(
+    grad: Any, replica: Replica, strategy: Strategy
+) -> _AsTheyAre | _EqualRows | UniqueRows:
+    """Returns how the rows of a gradient are sent to the other replicas, and put together."""
+    if _has_equal_rows(grad, replica):
+        return _EqualRows()
+    unique = UniqueRows.of(grad) if strategy.keeps_rows(grad) else None
+    return unique or _AsTheyAre()
 
 
 def _has_equal_rows(grad: Any, replica: Replica) -> bool:

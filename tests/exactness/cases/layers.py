@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+import scipy.sparse
 import tensorflow as tf
 from keras import layers, losses, optimizers
 
@@ -16,6 +17,47 @@ def sparse_gradients(n: int) -> Any:
     embedding = layers.Embedding(9, 3)
     model = keras.Sequential([layers.Input((5,)), embedding, layers.Flatten(), layers.Dense(2)])
     model.compile(optimizers.Adam(0.01, epsilon=1e-2, global_clipnorm=0.1), "mse")
+    return model, (words(n), numbers(n, 2))
+
+
+def sparse(n: int, features: int = 9) -> Any:
+    return scipy.sparse.csr_matrix(numbers(n, features) * (rng().random((n, features)) < 0.3))
+
+
+@case
+def sparse_inputs(n: int) -> Any:
+    """Keras looks up the rows of the kernel by the different features of the batch."""
+    model = keras.Sequential([layers.Input((9,), sparse=True), layers.Dense(3), layers.Dense(2)])
+    model.compile(optimizers.Adam(0.01, epsilon=1e-2, global_clipnorm=0.1), "mse")
+    return model, (sparse(n), numbers(n, 2))
+
+
+@case
+def sparse_inputs_of_one_kernel(n: int) -> Any:
+    """Of two inputs, so that its gradient has two rows of some features."""
+    inputs = [layers.Input((9,), sparse=True, name=name) for name in ("a", "b")]
+    shared = layers.Dense(3)
+    model = keras.Model(inputs, layers.Dense(2)(layers.add([shared(each) for each in inputs])))
+    model.compile(optimizers.Adagrad(0.1), "mse")
+    return model, ([sparse(n), sparse(n)[::-1]], numbers(n, 2))
+
+
+class UniqueWords(layers.Layer):
+    """An embedding that looks up each word of the batch once."""
+
+    def build(self, shape: Any) -> None:
+        self.table = self.add_weight(shape=(9, 3), initializer="uniform")
+
+    def call(self, inputs: Any) -> Any:
+        different, places = tf.unique(tf.reshape(inputs, [-1]))
+        found = tf.gather(tf.gather(self.table, different), places)
+        return tf.reshape(found, [-1, inputs.shape[1] * 3])
+
+
+@case
+def unique_words(n: int) -> Any:
+    model = keras.Sequential([layers.Input((5,), dtype="int64"), UniqueWords(), layers.Dense(2)])
+    model.compile(optimizers.RMSprop(0.01, epsilon=1e-2), "mse")
     return model, (words(n), numbers(n, 2))
 
 
