@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kfit.callbacks.epoch_times import CURVES
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.training.arguments import validation_rule
 
 
@@ -94,24 +96,51 @@ def _of_lists(
             from the first one.
         validation_freq: As for `fit`.
     """
-    most = max((len(each) for each in values.values()), default=0)
+    found = {name: _numbers_of(name, each) for name, each in values.items()}
+    most = max((len(each) for each in found.values()), default=0)
     known = list(range(most) if epochs is None or len(epochs) != most else epochs)
     is_validated = validation_rule(validation_freq)
     validated = [epoch for epoch in known if is_validated(epoch)]
     curves = {}
-    for name, each in values.items():
+    for name, each in found.items():
         if not len(each):
             continue
         at = known
         if name.startswith("val_") and len(each) != len(known):
             at = validated
+        if len(each) != len(at) and not name.startswith("val_"):
+            warn_user(
+                f"{name!r} is not drawn: it has {len(each)} values for {len(known)} epochs, and it "
+                "is not known to which they belong."
+            )
+            continue
         if len(each) != len(at):
             raise ValueError(
                 f"`validation_freq` must be that of `fit`: {name!r} has {len(each)} values for "
                 f"{len(known)} epochs. Received: {validation_freq!r}, which means {len(at)} values."
             )
-        curves[name] = Curve(np.array(at) + 1, np.asarray(each, float))
+        curves[name] = Curve(np.array(at) + 1, each)
     return curves
+
+
+def _numbers_of(name: str, values: Any) -> np.ndarray:
+    """Returns the values of a metric, NaN for None; no values if no curves can be drawn of them.
+
+    Hooks may put texts into the logs, and a metric may be a matrix.
+
+    Raises:
+        ValueError: If there is one value in place of a list of values.
+    """
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str):
+        raise ValueError(
+            "`history` must have a list of values for each loss and metric, one for each epoch, as "
+            f"in what `fit` returns. Received: {name!r} is {values!r}"
+        )
+    try:
+        numbers = np.asarray([math.nan if each is None else each for each in values], float)
+    except (TypeError, ValueError):
+        return np.zeros(0)
+    return numbers if numbers.ndim <= 2 else np.zeros(0)
 
 
 def _of_csv(path: str) -> dict[str, Curve]:

@@ -160,7 +160,8 @@ def _draw(axes: Axes, name: str, drawn: Curves, mode: Mode, color: str, sizes: S
     best = best_place(key, judged.y, drawn.model, mode)
     says = "" if best is None else _mark_best(axes, judged, best, color, sizes)
     title = sizes.title(name, says)
-    axes.set_title(title, loc="left", color=INK, fontsize=sizes.points(12), fontweight="bold")
+    named: dict[str, Any] = {"fontweight": "bold", "parse_math": False}  # a name may have a "$"
+    axes.set_title(title, loc="left", color=INK, fontsize=sizes.points(12), **named)
     axes.set_title(says, loc="right", color=INK, fontsize=sizes.points(10))
     if not any(np.isfinite(curve.y).any() for curve in curves.values()):
         _say_empty(axes, judged, sizes)

@@ -270,7 +270,6 @@ def test_a_notebook_shows_it_once(tmp_path: Any) -> None:
         (HISTORY, {"metrics": []}, "`metrics` must be some of"),
         (HISTORY, {"mode": {"accuracy": "up"}}, "`mode` must map some of"),
         (HISTORY, {"mode": "max"}, "`mode` must map some of"),
-        ({"loss": [1.0, 2.0], "mae": [1.0]}, {}, "'mae' has 1 values for 2 epochs"),
     ],
 )
 def test_wrong_arguments(history: Any, options: Any, message: str) -> None:
@@ -303,3 +302,15 @@ def test_importing_kfit_imports_no_matplotlib() -> None:
 def test_the_folder_is_a_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         kfit.plot_history(tmp_path / "nothing.csv")
+
+
+def test_what_is_no_curve_is_left_out_and_said() -> None:
+    matrix = [np.eye(2)] * 4
+    history = {**HISTORY, "note": ["a"] * 4, "confusion": matrix, "p$_{1}$ $": [1, None, 2, 3]}
+    figure = kfit.plot_history(history)
+    assert [name for name, _ in titles(figure)] == ["loss", "accuracy", "p$_{1}$ $"]
+    figure.savefig(io.BytesIO())
+    with pytest.warns(UserWarning, match="'rate' is not drawn: it has 2 values for 4 epochs"):
+        kfit.plot_history({**HISTORY, "rate": [1.0, 2.0]})
+    with pytest.raises(ValueError, match="`history` must have a list of values for each loss"):
+        kfit.plot_history({"loss": 1.0, "accuracy": 0.5})
