@@ -48,6 +48,7 @@ class RollBack(TrainingCallback):
     """
 
     goes_back = True
+    _needs_kfit = True
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ class SaveModel(TrainingCallback):
         ValueError: If `filepath` has none of these endings, or exists and must not be replaced.
     """
 
+    _needs_kfit = True
     _kind: Kind | None = "file"
 
     def __init__(

@@ -25,6 +25,8 @@ class TimeLimit(TrainingCallback):
         ValueError: If `limit` is not above 0.
     """
 
+    _needs_kfit = True
+
     def __init__(self, limit: float | dt.timedelta) -> None:
         super().__init__()
         seconds = limit.total_seconds() if isinstance(limit, dt.timedelta) else limit
@@ -37,6 +39,7 @@ class TimeLimit(TrainingCallback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Starts to measure the time of this `fit`."""
+        super().on_train_begin(logs)
         self._begun = time.monotonic()
 
     def is_due(self) -> bool:

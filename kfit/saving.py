@@ -32,6 +32,9 @@ from kfit.cluster.resolvers import current_cluster
 from kfit.heartbeat.tracebacks import each_for_user, for_user
 from kfit.user_files.replacement import check_replaceable, replace
 
+_ENDING = 40
+"""The last characters of a file's name that its temporary name has as well."""
+
 
 def is_chief() -> bool:
     """Returns whether this process is the one that writes files for all tasks.
@@ -176,7 +179,8 @@ def saving_whole(save: Callable[..., Any]) -> Callable[..., Any]:
 def _beside(target: str) -> Iterator[str]:
     """Context that yields a path beside `target`; what is still there at its end is removed."""
     folder, name = os.path.split(target)
-    aside = os.path.join(folder, f".kfit-tmp-{uuid.uuid4().hex}-{name}")
+    # Keras derives the format from the ending. The whole name may be as long as names can be.
+    aside = os.path.join(folder, f".kfit-tmp-{uuid.uuid4().hex}-{name[-_ENDING:]}")
     try:
         yield aside
     finally:

@@ -37,6 +37,13 @@ def test_a_file_takes_the_place_of_the_old_one(tmp_path: Any, tiny: Any) -> None
         assert os.listdir(path.parent) == ["model.keras"]
 
 
+def test_a_name_may_be_as_long_as_the_file_system_takes(tmp_path: Any, tiny: Any) -> None:
+    path = tmp_path / f"{'n' * 240}.weights.h5"
+    with kfit.saving.write_path(path) as aside:
+        tiny.model().save_weights(aside)
+    assert os.listdir(tmp_path) == [path.name]
+
+
 def test_when_saving_fails_the_old_one_stays(tmp_path: Any) -> None:
     path = tmp_path / "model.keras"
     path.write_bytes(OLD)

@@ -44,6 +44,9 @@ class TrainingCallback(keras.callbacks.Callback):
     training: FitState = cast("FitState", None)  # in hooks of kfit it is always there
     goes_back = False
 
+    _needs_kfit = False
+    """Whether the callback would do nothing under `keras.Model.fit`, which is then an error."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Leaves out kfit's frames of the errors of wrong arguments, in the callbacks of kfit."""
         super().__init_subclass__(**kwargs)
@@ -66,6 +69,19 @@ class TrainingCallback(keras.callbacks.Callback):
         It is empty if the callback has not saved this state.
         """
         return ""
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Checks that the callback can work in this `fit`.
+
+        Raises:
+            RuntimeError: If this is `keras.Model.fit`, in which the callback would do nothing.
+        """
+        training: Any = self.training
+        if self._needs_kfit and training is None:
+            raise RuntimeError(
+                f"kfit.callbacks.{type(self).__name__} works in the `fit` of kfit: use "
+                "kfit.Trainer, kfit.Model, kfit.fit or kfit.install."
+            )
 
     def set_training(self, training: FitState) -> None:
         """Gives the callback the state of the `fit` that begins; called before `on_train_begin`.

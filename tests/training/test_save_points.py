@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kfit
 from kfit.heartbeat import Heartbeat
 from kfit.training.callback import TrainingCallback
 from kfit.training.save_points import FOREVER, PeerFailedError, SavePoints
@@ -192,3 +193,24 @@ def test_what_comes_of_a_peers_failure_is_called_so() -> None:
     assert str(cause).startswith("Worker 1 has failed; its own output says why.")
     own = ValueError("own")
     assert SavePoints(under_way, Heartbeat()).cause_of(own) is own
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: kfit.callbacks.SaveModel(path / "m.keras"),
+        lambda path: kfit.callbacks.Export(path / "m"),
+        lambda path: kfit.callbacks.TimeLimit(1),
+        lambda path: kfit.callbacks.RollBack(),
+    ],
+)
+def test_a_callback_that_would_do_nothing_under_keras_is_refused(
+    make: Any, tiny: Any, tmp_path: Any
+) -> None:
+    x, y = tiny.data(20)
+    callback, model = make(tmp_path), tiny.model()
+    name = type(callback).__name__
+    for _ in range(2):  # also after a fit of kfit's
+        with pytest.raises(RuntimeError, match=f"kfit.callbacks.{name} works in the `fit` of kfit"):
+            model.fit(x, y, verbose=0, callbacks=[callback])
+        kfit.fit(model, x, y, verbose=0, strategy="one_device", callbacks=[callback])
