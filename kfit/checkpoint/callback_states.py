@@ -35,6 +35,7 @@ from kfit.checkpoint.written_files import (
     mark_events,
     rewind_events,
     rewind_rows,
+    rewind_rows_of_later_fits,
     rows_of,
     take_up_events,
 )
@@ -137,6 +138,20 @@ class CallbackStates:
                     self._attributes[id(callback)] = found
         if saves:
             self.state_dict(callbacks)
+
+    def begin_files(self, callbacks: Sequence[keras.callbacks.Callback], epoch: int | None) -> None:
+        """Removes rows from the files of CSVLoggers that this `fit` will write again.
+
+        Called after `on_train_begin`, on the chief.
+
+        Args:
+            callbacks: The callbacks.
+            epoch: The index of the epoch that is trained next; None if the `fit` resumes from a
+                snapshot, so that `load_state_dict` does it.
+        """
+        for callback in callbacks:
+            if isinstance(callback, keras.callbacks.CSVLogger):
+                rewind_rows_of_later_fits(callback, epoch)
 
     def state_dict(self, callbacks: Sequence[keras.callbacks.Callback]) -> list[State]:
         """Returns the states of the callbacks that have a state, in the order of the callbacks.

@@ -35,6 +35,9 @@ State = dict[str, Any]
 _COMPARED = 1 << 16
 """To recognize a CSV file, at most this many bytes before its end at the snapshot are compared."""
 
+_ENDS: dict[str, State] = {}
+"""The states of CSVLoggers at the ends of `fit`s that an earlier run has finished, by their files,
+until the next `fit` of this process with the file."""
 
 check_rows = record(
     {
@@ -80,6 +83,8 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int | 
     """
     callback.keys = state["keys"]
     kept, file = state["bytes"], callback.csv_file
+    if epoch is None:
+        _ENDS[os.path.realpath(callback.filename)] = state
     if epoch is None or kept is None or file is None or file.closed:
         return
     file.flush()
@@ -97,6 +102,25 @@ def rewind_rows(callback: keras.callbacks.CSVLogger, state: State, epoch: int | 
     callback.append_header = kept == 0
     if callback.append_header:
         callback.writer = None  # the next one writes the header
+
+
+def rewind_rows_of_later_fits(callback: keras.callbacks.CSVLogger, epoch: int | None) -> None:
+    """Removes from the file of a CSVLogger what a `fit` wrote that now begins anew.
+
+    Suppose that two `fit`s append to one file, and the program is killed in the second one before
+    its first snapshot. When the program runs again, the first `fit` takes no step, and keeps the
+    rows of later ones. The second one finds no snapshot, and will write its rows again.
+
+    Args:
+        callback: The CSVLogger of a `fit` that begins, which has opened its file.
+        epoch: The index of the epoch that is trained next; None if the `fit` resumes from a
+            snapshot of its own. Then nothing is removed here.
+    """
+    end = _ENDS.pop(os.path.realpath(callback.filename), None)
+    if end is not None and epoch is not None:
+        keys = callback.keys
+        rewind_rows(callback, end, epoch)
+        callback.keys = keys
 
 
 def mark_events(callback: keras.callbacks.TensorBoard, mark: str | None = None) -> None:

@@ -129,6 +129,9 @@ class SavePoints:
         fit = self._fit
         if self._callbacks:
             with self.noting_failure():
+                if fit.is_chief:
+                    epoch = fit.progress.epoch if fit.resuming is None else None
+                    fit.memory.begin_files(fit.callbacks, epoch)
                 fit.memory.begin(fit.callbacks, fit.belongings(), saves=fit.is_chief)
         self._agree_on_failure()
 

@@ -450,3 +450,16 @@ def test_a_file_of_others_by_the_name_of_the_note_is_refused(tmp_path: Path) -> 
     with pytest.raises(ForeignFileError, match="must be an empty file that kfit made"):
         lived(lambda life: life.fit(made(), 1), tmp_path)
     assert (tmp_path / "backup" / ".kfit-ending").read_text() == "mine"
+
+
+def test_two_fits_append_to_one_file(tmp_path: Path) -> None:
+    """The program is killed in the second one, which has no snapshot yet."""
+
+    def program(life: Life) -> None:
+        log = keras.callbacks.CSVLogger(str(life.folder / "log.csv"), append=True)
+        model = made()
+        for epochs in (2, 3):
+            life.fit(model, epochs, after=[log], save_freq=1000)
+        life.show((life.folder / "log.csv").read_text())
+
+    cut(program, tmp_path, (9, 11, 14, 19))
