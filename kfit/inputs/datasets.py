@@ -32,6 +32,7 @@ from kfit.inputs.batches import (
     static_batch_size,
 )
 from kfit.inputs.late_shuffles import LateShuffles, draws_anew, shuffles_of, source_of_orders
+from kfit.inputs.own_memory import in_own_memory
 from kfit.inputs.pipeline_state import HeldState, state_of
 from kfit.internals.tf_data import batch_size_of
 from kfit.objects import Generators
@@ -79,7 +80,8 @@ class DatasetBatches(Batches):
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
             self._spec = source.element_spec
             self.batch_size = static_batch_size(self._spec)
-            self._data, self._per_replica = share(source, strategy)
+            sliced = in_own_memory(source) if strategy.num_replicas > 1 else source
+            self._data, self._per_replica = share(sliced, strategy)
             if not self._per_replica:
                 counted_by = source_of_orders(given)
                 self._stream = Stream(counted_by)

@@ -1,0 +1,40 @@
+"""Keeps TensorFlow from writing into the arrays of a program.
+
+A batch that Python code makes may share its memory with a NumPy array of the program. TensorFlow
+knows that it must not write into this memory, but forgets it for a slice of the batch: the first
+operation on the slice may put its result there. Replicas get slices, so the program's array would
+change, and with it the batches of the next epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+_COPIED = frozenset(
+    {
+        *(tf.bool, tf.int8, tf.int16, tf.int32, tf.int64),
+        *(tf.uint8, tf.uint16, tf.uint32, tf.uint64),
+        *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128),
+    }
+)
+
+
+def in_own_memory(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the data set with batches that share no memory with arrays of the program.
+
+    Only batches that do so are copied. Elements of rare dtypes, such as float8, stay as they are.
+    """
+    # `map` passes the parts of a tuple one by one.
+    is_tuple = isinstance(dataset.element_spec, tuple)
+    return dataset.map(lambda *element: _copied(element if is_tuple else element[0]))
+
+
+def _copied(element: Any) -> Any:
+    return tf.nest.map_structure(
+        # `Snapshot` passes on memory of TensorFlow, and copies any other.
+        lambda part: tf.raw_ops.Snapshot(input=part) if part.dtype in _COPIED else part,
+        element,
+        expand_composites=True,
+    )
