@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from kfit.cluster.resolvers import current_cluster
+
 CPUS = "KFIT_CPUS"
 """The environment variable by which `kfit run --cpus` says into how many devices to split the CPU.
 
@@ -60,8 +62,17 @@ def visible_devices(kind: str | None = None) -> list[str]:
     Args:
         kind: "CPU" or "GPU" returns only devices of that kind; None returns all devices.
     """
-    logical = tf.config.list_logical_devices(kind)
-    return [device.name.rsplit("/", 1)[-1].removeprefix("device:") for device in logical]
+    names = [device.name for device in tf.config.list_logical_devices(kind)]
+    own = [name for name in names if _is_of_this_task(name)]
+    return [name.rsplit("/", 1)[-1].removeprefix("device:") for name in own]
+
+
+def _is_of_this_task(name: str) -> bool:
+    """Returns whether a device is one of this process, and not of another task of its cluster."""
+    spec, cluster = tf.DeviceSpec.from_string(name), current_cluster()
+    if cluster is None or spec.job in (None, "localhost"):
+        return True
+    return (spec.job, spec.task) == (cluster.task.type, cluster.task.id)
 
 
 def first_devices(count: int, argument: str) -> list[str]:

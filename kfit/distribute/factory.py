@@ -143,6 +143,13 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
         chosen, reason = _choose(model)
         name = strategy.name if isinstance(strategy, Strategy) else strategy
         return f"kfit: strategy {name!r} is {chosen.name!r} in this task: {reason}."
+    cluster = current_cluster()
+    if strategy == Mirrored.name and cluster is not None and cluster.joins:
+        return (
+            "kfit: strategy 'mirrored' trains on the devices of this task alone, although "
+            f"{cluster_source()} describes a cluster of {cluster.num_workers} workers. To train on "
+            "all of them, leave `strategy` out, or pass 'auto'."
+        )
     if strategy == Mirrored.name and adapter.num_replicas == 1:
         return (
             "kfit: strategy 'mirrored' trains on one device, since this host has no other. To try "

@@ -51,7 +51,7 @@ def fingerprint_of(
         such as "data" or "model".
     """
     compared, attributes = _parted(
-        {"model": of_model(model), **of_optimizers(model), **_of_compiled(model)}
+        {"model": of_model(model), **of_optimizers(model), **of_compiled(model)}
     )
     found: dict[str, Values] = {
         "data": of_data(*data),
@@ -191,7 +191,7 @@ def of_optimizers(model: keras.Model) -> dict[str, Values]:
     return {"optimizer": others, "learning_rate": rates}
 
 
-def _of_compiled(model: keras.Model) -> dict[str, Values]:
+def of_compiled(model: keras.Model) -> dict[str, Values]:
     """Describes the losses and metrics with which a model trains.
 
     These are the losses and metrics that were passed to `compile`, and the `keras.losses.Loss`

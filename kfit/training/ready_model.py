@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -15,11 +16,12 @@ from kfit.distribute.placement import Placement
 from kfit.distribute.same_model import require_same_settings
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
-from kfit.fingerprints import of_model
+from kfit.fingerprints import of_compiled, of_model, of_optimizers
 from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches
 from kfit.inputs.python import PythonBatches
 from kfit.internals.layers import all_layers
+from kfit.internals.models import loss_tracker
 from kfit.steps.build import (
     build,
     build_by_step,
@@ -69,6 +71,7 @@ class ReadyModel:
         self._heartbeat = heartbeat
         self._placement = Placement(model, strategy)
         self._is_compared = False
+        self._compared: tuple[Any, ...] = ()
         self._left: dict[str, list[Any]] = {}
         self.turns = Turns()
         self.graphs = Graphs(model, strategy, self._placement, heartbeat)
@@ -121,6 +124,7 @@ class ReadyModel:
                 self.turn(purpose),
                 self._heartbeat.call(),
                 self._strategy.naming_failures(),
+                self._same_compiled(trains=with_optimizer),
                 self._placement.placed(),
                 resolved_jit(self._model, self._strategy),
                 naming_strings(lambda: batches.spec),
@@ -216,6 +220,28 @@ class ReadyModel:
         if not self._is_compared and not host_collectives.is_alone:
             require_same_settings(of_model(self._model, with_own_settings=False), host_collectives)
         self._is_compared = True
+
+    @contextmanager
+    def _same_compiled(self, *, trains: bool) -> Iterator[None]:
+        """Context of a call that begins; compares what was passed to `compile` between workers.
+
+        It does so before the first training that follows a `compile`. It is entered before all
+        workers get the chief's variables, among which is the learning rate.
+
+        Args:
+            trains: Whether the model is to be trained.
+        """
+        host_collectives = self._strategy.host_collectives
+        if trains and not host_collectives.is_alone:
+            # `compile` makes a new loss tracker; no public attribute shows that it was called.
+            made = loss_tracker(self._model), getattr(self._model, "optimizer", None)
+            compiled = tuple(None if part is None else weakref.ref(part) for part in made)
+            if compiled != self._compared:
+                found = {**of_optimizers(self._model), **of_compiled(self._model)}
+                settings = {k: v for values in found.values() for k, v in values.items()}
+                require_same_settings(settings, host_collectives)
+                self._compared = compiled
+        yield
 
     @contextmanager
     def _naming_data(self, batches: Batches | OneBatch, step: str) -> Iterator[None]:

@@ -65,6 +65,8 @@ ONLY_TOGETHER = [
     "pipeline_made_without_a_seed",
     "other_batches_on_other_workers",
     "other_data_on_other_workers",
+    "other_settings_on_other_workers",
+    "mirrored_beside_a_cluster",
     "out_of_time",
     *(["heard"] if sys.platform == "linux" else []),
 ]
@@ -257,6 +259,24 @@ def test_other_data_on_another_worker_are_told_on_all(two_workers: Ran) -> None:
         assert [e.startswith(n) for e, n in zip(told["errors"], named, strict=True)] == 3 * [True]
         (warning,) = told["warnings"]
         assert re.search(r"here ShardDataset \d+\.index is", warning)
+
+
+def test_other_settings_of_compile_on_another_worker_are_told_on_all(two_workers: Ran) -> None:
+    named = [
+        "'Adam', worker 1: optimizer = 'SGD'",
+        "optimizer.momentum = 0.9, worker 1: optimizer.momentum = 0.0",
+        "optimizer.learning_rate = 0.1",
+        "from_logits = False, worker 1: ",
+    ]
+    first, second = (each["other_settings_on_other_workers"] for each in two_workers.results)
+    assert first["errors"] == second["errors"]
+    for told, name in zip(first["errors"], named, strict=True):
+        assert "with its optimizer and metrics" in told
+        assert name in told
+
+
+def test_mirrored_takes_the_devices_of_its_own_task(two_workers: Ran) -> None:
+    assert [each["mirrored_beside_a_cluster"]["exact"] for each in two_workers.results] == [1, 1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="an option of Linux")

@@ -662,6 +662,35 @@ def other_data_on_other_workers(task: Task) -> Result:
 
 
 @case
+def other_settings_on_other_workers(task: Task) -> Result:
+    """Optimizers that differ in class, a number or their slots, and losses."""
+    trainer, told = task.trainer(), []
+    adam, sgd = keras.optimizers.Adam, keras.optimizers.SGD
+    loss = keras.losses.SparseCategoricalCrossentropy
+    pairs = [
+        ((adam(), loss()), (sgd(), loss())),
+        ((sgd(0.1, momentum=0.9), loss()), (sgd(0.1), loss())),
+        ((sgd(0.1), loss()), (sgd(0.2), loss())),
+        ((sgd(0.1), loss()), (sgd(0.1), loss(from_logits=True))),
+    ]
+    for pair in pairs:
+        trainer.compile(*pair[min(task.index, 1)])
+        try:
+            trainer.fit(*data(), verbose=0)
+        except ValueError as error:
+            told.append(str(error))
+    return {"exact": "", "errors": told}
+
+
+@case
+def mirrored_beside_a_cluster(task: Task) -> Result:
+    """The devices of this task, not those that it sees of the others."""
+    trainer = kfit.Trainer(task.model(), kfit.distribute.Mirrored())
+    trainer.fit(*data(), verbose=0)
+    return {"exact": trainer.num_replicas}
+
+
+@case
 def generator(task: Task) -> Result:
     def batches() -> Iterator[Any]:
         while True:
