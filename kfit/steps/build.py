@@ -33,6 +33,18 @@ _NO_RANK = re.compile("unknown rank|unknown TensorShape")
 _CLASS = re.compile(
     r"Received a label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)"
 )
+_RANKS = re.compile(
+    r"Arguments? (?:`output` must have rank \(ndim\) `target\.ndim - 1`|`target` and `output` must "
+    r"have the same rank \(ndim\))\. Received: target\.shape=\(([^)]*)\), output\.shape=\(([^)]*)\)"
+)
+_ONE_HOT = (
+    "The loss takes the index of each example's class. Compile the model with a "
+    "CategoricalCrossentropy if these are one-hot labels, or pass `y.argmax(-1)`."
+)
+_INDICES = (
+    "The loss takes a value for each output. If these are indices of classes, compile the model "
+    "with a SparseCategoricalCrossentropy, or pass `keras.utils.to_categorical(y)`."
+)
 
 _UNKNOWN_SIZE = 32
 """What stands for a size that the data leaves open, where zeros stand for the data."""
@@ -317,20 +329,43 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
                 "but a layer, the loss or a metric needs their shape. Tell it in the pipeline, "
                 f"such as by `tf.ensure_shape(x, (None, 4))`. The error was: {summary_of(error)}"
             ) from error
+        targets = "y" if argument == "x" else argument
+        if found := _RANKS.search(str(error)):
+            remedy = _ONE_HOT if "target.ndim - 1" in found[0] else _INDICES
+            raise ValueError(
+                f"`{targets}` has the shape ({found[1]}), which does not fit the loss and the "
+                f"model's output of the shape ({found[2]}). {remedy}"
+            ) from error
         # Keras' layers refuse shapes in these words; other ValueErrors may be those of a hook.
         is_by_tensorflow = isinstance(error, tf.errors.InvalidArgumentError)
         if is_by_tensorflow and (found := _CLASS.search(str(error))):
-            targets = "y" if argument == "x" else argument
             raise ValueError(
                 f"`{targets}` holds the class {found[1]}, but the model has {found[2]} outputs, "
-                f"for classes from 0 to {int(found[2]) - 1}. {found[0]}"
+                f"for classes from 0 to {int(found[2]) - 1}."
             ) from None  # TensorFlow's message is a hundred lines about the graph
         is_by_keras = _OF_LAYERS.search(str(error)) is not None
         may_be_shape = is_by_keras or is_by_tensorflow
         refusal = _refusal(model, spec()) if may_be_shape else ""
         if not refusal:
             raise
-        raise ValueError(f"`{argument}` does not fit the model: {refusal}") from error
+        raise ValueError(
+            f"`{argument}` does not fit the model: {refusal}{_shapes(model, spec())}"
+        ) from error
+
+
+def _shapes(model: keras.Model, spec: Any) -> str:
+    """Returns the shapes of a batch and those of the model's inputs, in words.
+
+    The result is empty if a model of the user's own does not tell its inputs, or has several.
+    """
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    inputs = getattr(model, "inputs", None)
+    if not isinstance(x, keras.KerasTensor) or not inputs or len(inputs) > 1:
+        return ""
+    return (
+        f" Each example has the shape {tuple(x.shape[1:])}; the model was made for "
+        f"{tuple(inputs[0].shape[1:])}."
+    )
 
 
 def _refusal(model: keras.Model, spec: Any) -> str:

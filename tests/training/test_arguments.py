@@ -1,6 +1,7 @@
 """Wrong arguments of `fit` and its kin are told by name, before anything is trained."""
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -217,8 +218,24 @@ def test_data_of_another_shape_than_before_is_refused_by_the_layer(call: str) ->
 def test_data_of_another_shape_than_the_input_says_are_named() -> None:
     trainer = kfit.Trainer(classifier(), "one_device")
     for x in (X[:, :2], X.reshape(8, 2, 2)):
-        with pytest.raises(ValueError, match=r"^`x` does not fit the model: "):
+        told = re.escape(f"Each example has the shape {x.shape[1:]}; the model was made for (4,).")
+        with pytest.raises(ValueError, match=rf"^`x` does not fit the model: .*{told}$"):
             trainer.fit(x, Y, verbose=0)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_labels_of_another_form_than_the_loss_takes_are_named(tiny: Any, replicas: int) -> None:
+    trainer = kfit.Trainer(classifier(), tiny.strategy(replicas))
+    told = r"^`y` has the shape \(.*3\), which does not fit the loss and .* `y.argmax\(-1\)`\.$"
+    one_hot = keras.utils.to_categorical(Y, 3)
+    with pytest.raises(ValueError, match=told):
+        trainer.fit(X, one_hot, verbose=0)
+    with pytest.raises(ValueError, match=told.replace("`y` has", "`validation_data` has")):
+        trainer.fit(X, Y, validation_data=(X, one_hot), verbose=0)
+    trainer.compile("sgd", "categorical_crossentropy")
+    told = r"^`y` has the shape .* SparseCategoricalCrossentropy, or pass `keras.utils.to_cat"
+    with pytest.raises(ValueError, match=told):
+        trainer.evaluate(X, Y, verbose=0)
 
 
 @pytest.mark.parametrize("wrong", [7, -1])
