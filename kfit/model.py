@@ -26,6 +26,7 @@ from kfit.internals import patch_points as points
 from kfit.internals.keras_methods import diverted, own_method, passing_on
 from kfit.internals.models import KerasFunctional, save_under
 from kfit.internals.patching import patched
+from kfit.lazy import closest_name
 from kfit.saving import saving_whole
 from kfit.trainer import Trainer
 from kfit.training.call import Callbacks
@@ -458,8 +459,20 @@ class Installation(AbstractContextManager["Installation"]):
         given = kwargs.pop("strategy", None) if name in _TAKES_STRATEGY else None
         if given is not None:
             self._given[model] = given
+        _check_names(name, kwargs)
         trainer = trainer_of(model, self._given.get(model, self.strategy))
         return direct(trainer, name)(*args, **kwargs)
+
+
+def _check_names(method: str, given: Mapping[str, Any]) -> None:
+    """Raises a TypeError that says what was meant, if a method of Keras has no such argument."""
+    known = [*inspect.signature(getattr(Trainer, method)).parameters][1:]
+    known += ["strategy"] * (method in _TAKES_STRATEGY)
+    for name in given:
+        if name not in known and not name.startswith("_"):  # such as those of Keras' own `fit`
+            alike = closest_name(name, known)
+            hint = "" if alike is None else f". Did you mean {alike!r}?"
+            raise TypeError(f"model.{method}() got an unexpected keyword argument {name!r}{hint}")
 
 
 @for_user

@@ -295,6 +295,17 @@ def test_a_strategy_that_is_given_holds_for_the_model(tiny: Any) -> None:
         one.fit(x, y, strategy="one_device")
 
 
+def test_an_argument_that_a_method_does_not_have_is_named(tiny: Any) -> None:
+    (x, y), model = tiny.data(20), tiny.model()
+    with kfit.install("one_device"):
+        told = r"model\.fit\(\) got an unexpected .* 'stratgy'\. Did you mean 'strategy'\?$"
+        with pytest.raises(TypeError, match=told):
+            model.fit(x, y, stratgy="mirrored")
+        told = r"model\.train_on_batch\(\) got an unexpected keyword argument 'strategy'$"
+        with pytest.raises(TypeError, match=told):
+            model.train_on_batch(x, y, strategy="mirrored")
+
+
 def test_an_install_of_no_strategy_is_refused_and_changes_nothing(tiny: Any) -> None:
     first = kfit.install(tiny.strategy(1))
     with pytest.raises(ValueError, match=r"'miror'\. Did you mean 'mirrored'"):

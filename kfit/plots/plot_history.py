@@ -127,7 +127,7 @@ def _figure(figure: Figure | None, panels: int) -> tuple[Figure, Sizes]:
             raise
         raise ModuleNotFoundError(
             "kfit.plot_history needs matplotlib: pip install matplotlib", name="matplotlib"
-        ) from error
+        ) from None
     is_new = figure is None
     if figure is None:
         columns = usual_columns(panels)

@@ -213,9 +213,12 @@ def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
         lines += [f"On {first.task}:", with_cells(first.traceback)]
     else:
         lines += [f"{last}{last.hint}"]
-    later = [f"  {one.task}: {one.line}" for one in recorded if one is not first]
-    if later:
-        lines += ["", "Errors of the other workers:", *later]
+    others = [one for one in recorded if one is not first]
+    if first is not None and others and all(one.line == first.line for one in others):
+        lines += ["", "The other workers raised the same error."]
+    elif others:
+        lines += ["", "Errors of the other workers:"]
+        lines += [f"  {one.task}: {one.line}" for one in others]
     if len(failures) > 1:
         earlier = [_line_of(call_files, failure) for failure in failures[-_MOST_FAILURES:]]
         lines += ["", "The workers were restarted. The cause of each failure:", *earlier]
