@@ -179,7 +179,8 @@ def _check(about: Mapping[str, Any]) -> None:
 
 
 def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(printable(f"{key} {value}") for key, value in values.items())
+    known = {key: value for key, value in values.items() if value is not None}
+    return ", ".join(printable(f"{key} {value}") for key, value in known.items())
 
 
 def _clock(seconds: float) -> str:
