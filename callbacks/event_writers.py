@@ -53,7 +53,7 @@ class EventWriters:
             return
         with self._writer(run).as_default(step):
             for name, value in values.items():
-                for suffix, number in _elements(value):
+                for suffix, number in elements(value):
                     tf.summary.scalar(name + suffix, number)
 
     def histograms(self, step: int, values: Mapping[str, np.ndarray], *, images: bool) -> None:
@@ -141,7 +141,7 @@ def as_image(weight: np.ndarray) -> np.ndarray | None:
     return squeezed if is_drawable else None
 
 
-def _elements(value: Any) -> list[tuple[str, float]]:
+def elements(value: Any) -> list[tuple[str, float]]:
     """Returns the numbers of a value, each with what is added to the name of its curve."""
     array = np.asarray(value)
     if array.ndim == 0:

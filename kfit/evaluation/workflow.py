@@ -69,7 +69,8 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
         ValueError: If an argument is wrong.
         ClusterError: If the description of the cluster is wrong, or contradicts
             `eval_spec.evaluator`.
-        TrainingIdleError: On an evaluator, if no checkpoint has appeared for `idle_timeout_secs`.
+        TrainingIdleError: On an evaluator, if no checkpoint has appeared for `idle_timeout_secs`,
+            or if training has ended and its last checkpoint has been deleted.
         DirectoryInUseError: If another live task writes to the same directory.
         ForeignFileError: If a file that kfit would replace was not written by kfit.
     """
@@ -86,7 +87,7 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
             evaluate_checkpoints(trainer, train_spec, eval_spec, journal)
             return Outcome(None, journal.evaluations)
     if part == "both":
-        both = EvaluatedCheckpoints(train_spec, eval_spec)
+        both = EvaluatedCheckpoints(trainer, train_spec, eval_spec)
         return Outcome(_fit(trainer, train_spec, both), both.evaluations)
     journal_dir = None if eval_spec.newest_only else eval_spec.directory(train_spec.model_dir)
     return Outcome(_fit(trainer, train_spec, Checkpoints(train_spec, journal_dir)), [])
@@ -121,7 +122,7 @@ def part_here(eval_spec: EvalSpec) -> Part:
 
 
 def _fit(trainer: Trainer, spec: TrainSpec, checkpoints: Checkpoints) -> keras.callbacks.History:
-    callbacks = [*spec.callbacks, checkpoints]
+    callbacks = [*spec.each_callback, checkpoints]
     if spec.max_steps is not None:
         callbacks.append(StopAtStep(spec.max_steps, adds_epochs=spec.epochs is None))
     x, y, sample_weight = spec.data()
