@@ -71,6 +71,9 @@ class CheckpointPoller:
         clock: A function that returns the time in seconds.
         sleep: A function that waits for a number of seconds.
         say: A function that prints a line for the user.
+
+    Attributes:
+        training: The ID of the training that writes the checkpoints; None while it is not known.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class CheckpointPoller:
         self._directory = train_spec.checkpoint_dir
         self._target = train_spec.target
         self._spec = eval_spec
+        self.training: str | None = None
         self._clock = clock
         self._sleep = sleep
         self._say = say
@@ -98,10 +102,6 @@ class CheckpointPoller:
         known = read_end_marker(self._directory)
         is_old = known is not None and known.interrupted and known.run != this_run()
         self._old_run = known.run if known is not None and is_old else None
-
-    def training(self) -> str | None:
-        """Returns the ID of the training that writes the checkpoints, or None if it has none."""
-        return read_training_id(self._directory)
 
     def next_after(
         self, last: SnapshotName | None, training: str | None = None
@@ -130,7 +130,9 @@ class CheckpointPoller:
             # Read the marker before the names. The chief writes it after the last checkpoint. So if
             # there is a marker, the names that are read after it are complete.
             marker = self._end_marker()
-            last = last if self._continues(training) else None
+            self.training = read_training_id(self._directory) or self.training
+            if None not in (training, self.training) and training != self.training:
+                last = None
             names = self.names()
             new = [name for name in names if last is None or name > last]
             if new:
@@ -149,10 +151,6 @@ class CheckpointPoller:
         if not os.path.isdir(self._directory):
             return []
         return Store(self._directory).names()
-
-    def _continues(self, training: str | None) -> bool:
-        known = self.training()
-        return training is None or known is None or known == training
 
     def _end_marker(self) -> EndMarker | None:
         """Returns the content of the end marker; None if training is not known to be over.

@@ -43,7 +43,7 @@ def evaluate_checkpoints(
     """
     watch = CheckpointPoller(train_spec, eval_spec)
     while (name := watch.next_after(journal.evaluated, journal.training)) is not None:
-        journal.belong_to(watch.training())
+        journal.belong_to(watch.training)
         repeated = is_repeated(name, journal.evaluated, watch.names())
         snapshot = None if repeated else _read(train_spec.checkpoint_dir, name, watch)
         if snapshot is None:

@@ -24,10 +24,10 @@ class Outcome(NamedTuple):
 
     Attributes:
         history: The History that `fit` returned; None on an evaluator, which does not train.
-        evaluations: All evaluations of the training in order, as dicts that have the same keys as
-            the lines of `evaluations.jsonl`. Only the task that writes this file has the
-            evaluations: the evaluator or, without an evaluator, the chief. On other tasks the list
-            is empty.
+        evaluations: All evaluations of the training in order, as dicts that are equal to the lines
+            of `evaluations.jsonl`: NaN and infinity are None. Only the task that writes this file
+            has the evaluations: the evaluator or, without an evaluator, the chief. On other tasks
+            the list is empty.
     """
 
     history: keras.callbacks.History | None
@@ -43,7 +43,8 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
     each new checkpoint, records the results and passes the model to the exporters. On the evaluator
     the function returns when training has ended and the last checkpoint is evaluated. Without an
     evaluator, the tasks that train evaluate between their training steps, and write the same files.
-    The weights after training are the same with and without an evaluator.
+    The weights after training are the same with and without an evaluator, unless training and
+    evaluation share a `shuffle` of tf.data or a generator, which a warning tells.
 
     A task that is killed and started again resumes where it was. No checkpoint is evaluated twice.
     A damaged checkpoint is skipped with a warning.

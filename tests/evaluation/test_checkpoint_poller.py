@@ -184,12 +184,12 @@ def test_the_name_of_a_checkpoint_of_an_earlier_training_does_not_count(tmp_path
         write_training_id(directory, begins=True)
 
     world = World(tmp_path, {0: both(saved(C), begun), 8: both(saved(A), begun)})
-    first = world.watch.training()
-    assert world.watch.next_after(None, first) == C
+    assert world.watch.next_after(None) == C
+    first = world.watch.training
     (world.directory / str(C)).rmdir()  # the user deletes it, and trains anew
     assert world.watch.next_after(C, first) == A
     assert world.now == 8
-    assert world.watch.training() != first
+    assert world.watch.training != first
 
 
 def test_an_evaluator_that_is_behind_is_not_idle(tmp_path: Path) -> None:
