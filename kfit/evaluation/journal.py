@@ -28,8 +28,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.callbacks.event_writers import elements
-from kfit.checkpoint.event_files import check_mark, event_suffix, remove, shorten
+from kfit.checkpoint.event_files import check_mark, elements, event_suffix, remove, shorten
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.schema import count, each_value, is_a, optional, record, text
 from kfit.checkpoint.store import SnapshotName
