@@ -14,7 +14,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import metadata as custom_scalars
 
 from kfit.callbacks.layer_graph import layer_graph
-from kfit.checkpoint.event_files import EventFiles
+from kfit.checkpoint.event_files import EventFiles, elements
 from kfit.heartbeat.tracebacks import warn_user
 
 _GRAPH_PLUGIN = "graph_keras_model"
@@ -53,7 +53,7 @@ class EventWriters:
             return
         with self._writer(run).as_default(step):
             for name, value in values.items():
-                for suffix, number in _elements(value):
+                for suffix, number in elements(value):
                     tf.summary.scalar(name + suffix, number)
 
     def histograms(self, step: int, values: Mapping[str, np.ndarray], *, images: bool) -> None:
@@ -139,13 +139,3 @@ def as_image(weight: np.ndarray) -> np.ndarray | None:
         squeezed = (np.moveaxis(squeezed, -1, 0) if is_last else squeezed)[..., np.newaxis]
     is_drawable = squeezed.ndim == 4 and squeezed.shape[-1] in (1, 3, 4) and squeezed.size > 0
     return squeezed if is_drawable else None
-
-
-def _elements(value: Any) -> list[tuple[str, float]]:
-    """Returns the numbers of a value, each with what is added to the name of its curve."""
-    array = np.asarray(value)
-    if array.ndim == 0:
-        return [("", float(array))]
-    return [
-        ("/" + "/".join(map(str, index)), float(number)) for index, number in np.ndenumerate(array)
-    ]

@@ -15,7 +15,7 @@ from kfit.callbacks.training_speed import TrainingSpeed
 from kfit.checkpoint.event_files import EventFiles
 from kfit.checkpoint.written_files import check_events
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.saving import is_chief
+from kfit.saving import is_chief, is_evaluator
 from kfit.training.callback import Reason, TrainingCallback
 
 
@@ -251,8 +251,8 @@ class TensorBoard(TrainingCallback):
 
     @property
     def _is_chief(self) -> bool:
-        """Whether this process writes the files."""
-        return is_chief() if self.training is None else self.training.is_chief
+        """Whether this process writes the files: the chief does, and an evaluator its own."""
+        return is_chief() or is_evaluator() if self.training is None else self.training.is_chief
 
     @property
     def _fit_step(self) -> int:

@@ -47,6 +47,12 @@ def is_chief() -> bool:
     return cluster is None or cluster.is_chief
 
 
+def is_evaluator() -> bool:
+    """Returns whether this process only evaluates: what it finds is written by no other task."""
+    cluster = current_cluster()
+    return cluster is not None and cluster.is_evaluator
+
+
 @contextmanager
 @each_for_user
 def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator[str]:

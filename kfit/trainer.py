@@ -6,11 +6,13 @@ calls the loops over epochs and steps, which are in `training/loops.py`.
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import keras
 
@@ -18,6 +20,7 @@ from kfit import fault_sites
 from kfit.argument_checks import check_positive, is_integer
 from kfit.checkpoint import state as checkpoint_state
 from kfit.checkpoint.callback_states import CallbackStates
+from kfit.checkpoint.late_variables import may_make_variables
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import Part, belongings
 from kfit.cluster.cluster import Cluster, check_trains
@@ -33,7 +36,7 @@ from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
 from kfit.inputs import Batches, columns_as_arrays, kind_of, split_validation
 from kfit.inputs.foreign_passes import counting_foreign_passes
-from kfit.inputs.python import PythonBatches
+from kfit.inputs.python import LOOKED_AT, PythonBatches
 from kfit.internals.keras_methods import own_method
 from kfit.internals.models import metrics_in_order
 from kfit.report import Account, Report
@@ -77,6 +80,8 @@ from kfit.verification.verify import check_replicas, verify
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _SEED_STRIDE = 0x9E3779B1
+_DATA = ("x", "y", "sample_weight", "batch_size", "steps")
+"""The arguments of `evaluate` from which its batches are made."""
 
 
 def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -112,6 +117,45 @@ def _accounted(fit: Callable[_P, _R]) -> Callable[_P, _R]:
         return result
 
     return called
+
+
+def _restoring_first(evaluate: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorator of `Trainer.evaluate`: restores the snapshot if the model has its own `evaluate`.
+
+    That may use the weights in any way, also without `super().evaluate`, and change them before it
+    calls that. So they are restored before it is called. For a model without its own method, the
+    decorated method restores them.
+    """
+    names = tuple(inspect.signature(evaluate).parameters)
+
+    @for_user
+    @wraps(evaluate)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # in notebooks
+        self = args[0]
+        if kwargs.get("snapshot") is None or own_method(self.model, "evaluate") is None:
+            return cast(Any, evaluate)(*args, **kwargs)
+        snapshot, parts = kwargs.pop("snapshot"), kwargs.pop("parts", ("model",))
+        every = {**kwargs, **dict(zip(names, args, strict=False))}
+        data = {name: every[name] for name in _DATA if name in every}
+        if isinstance(data.get("x"), Iterator):
+            data["x"], x = _looked_at(data["x"])
+            args, kwargs = (self, x, *args[2:]), {k: v for k, v in kwargs.items() if k != "x"}
+        self._restore_apart(snapshot, parts, **data)
+        return cast(Any, evaluate)(*args, **kwargs)
+
+    return cast(Callable[_P, _R], called)
+
+
+def _looked_at(batches: Iterator[Any]) -> tuple[Iterator[Any], Iterator[Any]]:
+    """Returns the first batches of a generator, and a generator of all its batches."""
+    first = list(itertools.islice(batches, LOOKED_AT))
+
+    def every(listed: Sequence[Any], rest: Iterable[Any] = ()) -> Iterator[Any]:
+        yield from listed
+        yield from rest
+
+    return every(first), every(first, batches)
 
 
 class Trainer:
@@ -400,6 +444,7 @@ class Trainer:
         check_positive(validation_batch_size=validation_batch_size)
         should_validate = validation_rule(validation_freq)
         epochs, steps_per_epoch = capped_epochs(epochs), capped_steps(steps_per_epoch)
+        initial_epoch = int(initial_epoch)  # as snapshots need it
         x, y, sample_weight = columns_as_arrays((x, y, sample_weight))
         validation_data = columns_as_arrays(validation_data)
         if validation_split and validation_data is None:
@@ -466,6 +511,7 @@ class Trainer:
                 self._measure_parts(call.account, batches)
         return self._model.history
 
+    @_restoring_first
     @through_model
     @_judged
     def evaluate(
@@ -525,7 +571,7 @@ class Trainer:
             self._ready.require_targets(batches, "test_step")
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             if snapshot is not None:
-                checkpoint_state.restore(self._model, snapshot, parts, self._strategy)
+                self._restore(snapshot, parts, batches)
                 call.progress.step = snapshot.about["step"]
             with bars_shown(call.callbacks):
                 logs = loops.evaluate(call, batches)
@@ -794,6 +840,41 @@ class Trainer:
             )
             return
         account.step_parts = parts_of_step(self._model, self._strategy, batch, self._heartbeat)
+
+    def _restore(self, snapshot: Snapshot, parts: Sequence[Part], batches: Batches) -> None:
+        """Restores a snapshot, within `ReadyModel.working`, before the model is evaluated.
+
+        Optimizers that the model's own `train_step` builds get their variables by tracing it.
+
+        Args:
+            snapshot: As for `evaluate`.
+            parts: As for `evaluate`.
+            batches: The data of the evaluation.
+        """
+        if "optimizer" in parts and may_make_variables(self._model):
+            execution = self._ready.graphs.execution("train_step")
+            execution.make_variables(batches.empty_segment(), single_step=True)
+        checkpoint_state.restore(self._model, snapshot, parts, self._strategy)
+
+    def _restore_apart(
+        self,
+        snapshot: Snapshot,
+        parts: Sequence[Part],
+        x: Any = None,
+        y: Any = None,
+        sample_weight: Any = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
+    ) -> None:
+        """Restores a snapshot before the model's own `evaluate` is called; arguments as for it."""
+        self._require_compiled()
+        batches = self._batches(x, y, sample_weight, batch_size, steps)
+        with_optimizer = "optimizer" in parts
+        ready = self._ready.working(
+            batches, "evaluate", with_optimizer=with_optimizer, restores=True
+        )
+        with ready as naming, naming():
+            self._restore(snapshot, parts, batches)
 
     def _on_batch(
         self,

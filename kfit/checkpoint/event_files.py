@@ -20,6 +20,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 RUNS = ("train", "validation")
 """The folders of a log directory, each of which TensorBoard shows as a run of its own."""
 
@@ -149,3 +151,13 @@ def have_to_itself(path: str) -> None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
             raise
+
+
+def elements(value: Any) -> list[tuple[str, float]]:
+    """Returns the numbers of a value, each with what is added to the name of its curve."""
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return [("", float(array))]
+    return [
+        ("/" + "/".join(map(str, index)), float(number)) for index, number in np.ndenumerate(array)
+    ]

@@ -14,9 +14,13 @@ from collections.abc import Callable, Sequence
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.evaluation.end_marker import EndMarker, read_end_marker, this_run
 from kfit.evaluation.specs import EvalSpec, TrainSpec
+from kfit.evaluation.training_id import read_training_id
 
 LOOK_INTERVAL = 0.5
 """Seconds between two polls of the directory."""
+_LATEST = 90.0
+"""Seconds after which a file that was written before another one is seen, too, on any file system:
+those of a network keep what they know of a directory for up to a minute."""
 _FIRST_WORD, _LONGEST_SILENCE = 60.0, 900.0
 """Seconds of waiting before the first message about it, and the longest time between two messages.
 
@@ -52,7 +56,7 @@ class TrainingIdleError(RuntimeError):
     """The error that an evaluator raises if it has waited too long for a new checkpoint.
 
     It means that no checkpoint has appeared for `EvalSpec.idle_timeout_secs`, although training has
-    not ended.
+    not ended; or that training has ended, and its last checkpoint is not there.
     """
 
 
@@ -67,6 +71,9 @@ class CheckpointPoller:
         clock: A function that returns the time in seconds.
         sleep: A function that waits for a number of seconds.
         say: A function that prints a line for the user.
+
+    Attributes:
+        training: The ID of the training that writes the checkpoints; None while it is not known.
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class CheckpointPoller:
         self._directory = train_spec.checkpoint_dir
         self._target = train_spec.target
         self._spec = eval_spec
+        self.training: str | None = None
         self._clock = clock
         self._sleep = sleep
         self._say = say
@@ -88,13 +96,16 @@ class CheckpointPoller:
         self._newest: SnapshotName | None = None
         self._last_news = clock()
         self._next_word = _FIRST_WORD
+        self._ended_at: float | None = None
         # An end marker of an earlier run that was interrupted does not count: training resumes in
         # this run, but the chief may not have removed the marker yet.
         known = read_end_marker(self._directory)
         is_old = known is not None and known.interrupted and known.run != this_run()
         self._old_run = known.run if known is not None and is_old else None
 
-    def next_after(self, last: SnapshotName | None) -> SnapshotName | None:
+    def next_after(
+        self, last: SnapshotName | None, training: str | None = None
+    ) -> SnapshotName | None:
         """Waits for the next checkpoint of the training, and returns its name.
 
         While training goes on, it also waits until the next evaluation is due by `start_delay_secs`
@@ -103,19 +114,25 @@ class CheckpointPoller:
 
         Args:
             last: The name of the last checkpoint that was evaluated or skipped, or None.
+            training: The ID of the training to which `last` belongs. If another training writes
+                there now, it has begun anew, and `last` does not count.
 
         Returns:
             The name of the next checkpoint, with `newest_only` the newest one; None if training is
             over and all checkpoints were evaluated or skipped.
 
         Raises:
-            TrainingIdleError: If no checkpoint has appeared for `idle_timeout_secs`.
+            TrainingIdleError: If no checkpoint has appeared for `idle_timeout_secs`, or if training
+                is over and its last checkpoint is not there.
             ForeignFileError: If a file named like the end marker was not written by kfit.
         """
         while True:
             # Read the marker before the names. The chief writes it after the last checkpoint. So if
             # there is a marker, the names that are read after it are complete.
             marker = self._end_marker()
+            self.training = read_training_id(self._directory) or self.training
+            if None not in (training, self.training) and training != self.training:
+                last = None
             names = self.names()
             new = [name for name in names if last is None or name > last]
             if new:
@@ -127,7 +144,7 @@ class CheckpointPoller:
                     return chosen
             if not new and marker is not None and self._is_reached(marker, last):
                 return None
-            self._wait(names, busy=bool(new))
+            self._wait(names, marker, busy=bool(new))
 
     def names(self) -> list[SnapshotName]:
         """Returns the names of the existing checkpoints, the oldest first, without reading them."""
@@ -159,12 +176,19 @@ class CheckpointPoller:
         """
         return marker.last is None or (last is not None and last >= marker.last)
 
-    def _wait(self, names: list[SnapshotName], busy: bool) -> None:
+    def _wait(self, names: list[SnapshotName], marker: EndMarker | None, busy: bool) -> None:
         newest = max(names, default=None)
         now = self._clock()
         if newest != self._newest or busy:
             self._newest, self._last_news, self._next_word = newest, now, _FIRST_WORD
         idle, limit = now - self._last_news, self._spec.idle_timeout_secs
+        if marker is None or busy:
+            self._ended_at = None
+        elif self._ended_at is None:
+            self._ended_at = now
+        if self._ended_at is not None and marker is not None:
+            self._wait_for_last(marker, now - self._ended_at)
+            return
         what = "no checkpoint" if newest is None else "no new checkpoint"
         if limit is not None and idle >= limit:
             raise TrainingIdleError(
@@ -178,5 +202,21 @@ class CheckpointPoller:
             self._say(
                 f"kfit: {what} in {self._directory} for {idle:.0f} s, and training has not "
                 "reported that it ended; still waiting."
+            )
+        self._sleep(LOOK_INTERVAL)
+
+    def _wait_for_last(self, marker: EndMarker, seconds: float) -> None:
+        """Waits for the last checkpoint, which a slow file system shows later than the end marker.
+
+        Args:
+            marker: The end marker, which names the checkpoint.
+            seconds: How long it has been waited for.
+        """
+        limit = self._spec.idle_timeout_secs
+        if seconds >= (_LATEST if limit is None else min(limit, _LATEST)):
+            raise TrainingIdleError(
+                f"Training has ended, but its last checkpoint {marker.checkpoint} is not in "
+                f"{self._directory}, so it cannot be evaluated. Was it deleted? To write another "
+                "one, train with more `epochs` or `max_steps`."
             )
         self._sleep(LOOK_INTERVAL)

@@ -16,6 +16,7 @@ from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation.end_marker import EndMarker, remove_end_marker, this_run, write_end_marker
 from kfit.evaluation.journal import evaluated_of, read_memory
 from kfit.evaluation.specs import TrainSpec
+from kfit.evaluation.training_id import write_training_id
 from kfit.training.callback import Reason, TrainingCallback
 
 
@@ -40,12 +41,14 @@ class Checkpoints(BackupAndRestore):
         self._target = spec.target
         self._journal_dir = journal_dir
         self._has_resumed = False
+        self._training_id: str | None = None
 
     def find_snapshot(self) -> Snapshot | None:
         """Returns the snapshot that training resumes from, or None.
 
         It is called before training, only on the chief. It also removes the end marker of an
-        earlier run, since training is not over any more.
+        earlier run, since training is not over any more. If there is no checkpoint, it writes a new
+        training ID.
         """
         self._has_resumed = False
         found = super().find_snapshot()
@@ -53,6 +56,7 @@ class Checkpoints(BackupAndRestore):
         if self._journal_dir is not None:
             self._store.is_needed = self._is_needed
         remove_end_marker(self.backup_dir)
+        self._training_id = write_training_id(self.backup_dir, begins=not self._store.names())
         return found
 
     def resume(self, snapshot: Snapshot) -> None:
@@ -148,7 +152,7 @@ class Checkpoints(BackupAndRestore):
             memory = read_memory(self._journal_dir)
         except (OSError, ValueError):
             return True  # all checkpoints are kept; the evaluator will report the bad journal
-        evaluated = evaluated_of(memory)
+        evaluated = evaluated_of(memory, self._training_id)
         return evaluated is None or name > evaluated
 
 

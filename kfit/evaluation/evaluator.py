@@ -37,11 +37,13 @@ def evaluate_checkpoints(
             evaluated checkpoint, after which this call continues.
 
     Raises:
-        TrainingIdleError: If no checkpoint has appeared for `eval_spec.idle_timeout_secs`.
+        TrainingIdleError: If no checkpoint has appeared for `eval_spec.idle_timeout_secs`, or if
+            training has ended and its last checkpoint has been deleted.
         SnapshotMismatchError: If a checkpoint is of another model.
     """
     watch = CheckpointPoller(train_spec, eval_spec)
-    while (name := watch.next_after(journal.evaluated)) is not None:
+    while (name := watch.next_after(journal.evaluated, journal.training)) is not None:
+        journal.belong_to(watch.training)
         repeated = is_repeated(name, journal.evaluated, watch.names())
         snapshot = None if repeated else _read(train_spec.checkpoint_dir, name, watch)
         if snapshot is None:
@@ -55,7 +57,7 @@ def evaluate_checkpoints(
             sample_weight=sample_weight,
             batch_size=eval_spec.batch_size,
             steps=eval_spec.steps,
-            callbacks=list(eval_spec.callbacks),
+            callbacks=list(eval_spec.each_callback),
             verbose=0,
             return_dict=True,
             snapshot=snapshot,
@@ -102,10 +104,10 @@ def as_line(evaluation: Evaluation) -> str:
 def _parts(spec: EvalSpec) -> tuple[Part, ...]:
     """Returns which parts of a checkpoint are restored before it is evaluated.
 
-    These are the model's weights. If there are exporters, the optimizer's state is restored, too,
-    since exporters may save it.
+    These are the model's weights. If there are exporters or callbacks, the optimizer's state is
+    restored, too: exporters may save it, and a TensorBoard counts its iterations.
     """
-    return ("model", "optimizer") if spec.each_exporter else ("model",)
+    return ("model", "optimizer") if spec.each_exporter or spec.each_callback else ("model",)
 
 
 def _read(directory: str, name: SnapshotName, watch: CheckpointPoller) -> Snapshot | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
 
 from kfit.callbacks.monitor import Mode, Monitor
-from kfit.checkpoint.schema import count, number, optional, record
+from kfit.checkpoint.schema import count, number, optional, record, text
 from kfit.heartbeat.tracebacks import made_for_user, warn_user
 from kfit.saving import whole_path
 
@@ -59,17 +59,57 @@ class Exporter:
         """Clears the state that this exporter keeps between evaluations.
 
         It is called on every exporter before the first evaluation of a training. When the task
-        restarts, the saved states are restored by `load_state_dict` instead. But if the number of
-        exporters has changed, `reset` is called on all of them, since it is unknown which saved
-        state belongs to which exporter.
+        restarts, the saved states are restored by `load_state_dict` instead. An exporter that has
+        no saved state, since it is new among the exporters or has another name, is reset.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state to keep when the task restarts, as a dict that JSON can encode."""
+        """Returns the state to keep when the task restarts, as a dict that JSON can encode.
+
+        NumPy's numbers and arrays in it become Python's numbers and lists.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state that `state_dict` returned before the task was restarted."""
+
+
+def check_exporters(exporters: Sequence[Any]) -> None:
+    """Checks the argument `exporters` of `kfit.EvalSpec`.
+
+    Raises:
+        ValueError: If one of them is no exporter, or if two `BestExporter`s would write one file.
+    """
+    for exporter in exporters:
+        if not isinstance(exporter, Exporter):
+            raise ValueError(
+                "`exporters` must be a kfit.Exporter, such as kfit.BestExporter, or a list of "
+                f"them. Received: {exporter!r}"
+            )
+    names = [exporter.name for exporter in exporters if isinstance(exporter, BestExporter)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            "`exporters` must not have two BestExporters of one name, which is that of their file. "
+            f"Received: {', '.join(map(repr, twice))} twice. Give one of the two another `name`."
+        )
+
+
+def named(exporters: Sequence[Exporter]) -> dict[str, Exporter]:
+    """Returns exporters by names that are the same in every run of the program.
+
+    The name is that of the class, with the name of a BestExporter, such as "BestExporter best".
+    Further exporters of a class are named "MyExporter 2" and so on.
+    """
+    found: dict[str, Exporter] = {}
+    seen: dict[str, int] = {}
+    for exporter in exporters:
+        name = type(exporter).__name__
+        if isinstance(exporter, BestExporter):
+            name = f"{name} {exporter.name}"
+        seen[name] = seen.get(name, 0) + 1
+        found[f"{name} {seen[name]}" if seen[name] > 1 else name] = exporter
+    return found
 
 
 @made_for_user
@@ -114,6 +154,7 @@ class BestExporter(Exporter):
         self.name = name
         self._monitor = Monitor(monitor, mode, min_delta=min_delta)
         self._step: int | None = None
+        self._mode_of_state: str | None = None
 
     @property
     def best(self) -> float | None:
@@ -136,7 +177,7 @@ class BestExporter(Exporter):
         """
         if self._monitor.name not in metrics:
             raise self._no_metric(metrics)
-        self._monitor.resolve(model)
+        self._resolve(model)
 
     def export(self, model: keras.Model, directory: str, evaluation: dict[str, Any]) -> None:
         """Saves the model if it is the best so far; see `Exporter.export` for the arguments.
@@ -152,7 +193,7 @@ class BestExporter(Exporter):
         name = self._monitor.name
         if not isinstance(metrics.get(name), int | float):
             raise self._no_metric(metrics)
-        self._monitor.resolve(model)
+        self._resolve(model)
         value = float(metrics[name])
         if not math.isfinite(value):
             warn_user(f"{name} is {value}; the model is not exported.")
@@ -164,24 +205,61 @@ class BestExporter(Exporter):
 
     def reset(self) -> None:
         """Forgets the best value and its training step, so the next model is saved as the best."""
-        self.load_state_dict({"best": None, "step": None})
+        self._monitor.best = self._step = self._mode_of_state = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the best value and its training step, which are kept when the task restarts."""
-        return {**self._monitor.state_dict(), "step": self._step}
+        """Returns the best value and its training step, which are kept when the task restarts.
+
+        With them are the monitor and the mode, by which they were found.
+        """
+        monitor = self._monitor
+        found = {**monitor.state_dict(), "step": self._step}
+        return {**found, "monitor": monitor.name, "mode": monitor.mode}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the state that `state_dict` returned.
 
+        If the state is of another monitor or mode, a warning is issued, and the best value is
+        sought anew. With `mode="auto"` that may be known only when the model is.
+
         Raises:
             ValueError: If it is no such state.
         """
-        record({"best": optional(number), "step": optional(count)})(state, "the state")
+        _check_state(state, "the state")
+        self.reset()
+        if state.get("monitor", self._monitor.name) != self._monitor.name:
+            self._begin_anew("monitor", state["monitor"], self._monitor.name)
+            return
         self._monitor.load_state_dict(state)
-        self._step = state["step"]
+        self._step, self._mode_of_state = state["step"], state.get("mode")
+        self._compare_modes()
+
+    def _resolve(self, model: keras.Model) -> None:
+        self._monitor.resolve(model)
+        self._compare_modes()
+
+    def _compare_modes(self) -> None:
+        """Begins anew if the restored best value was found by another mode, as far as is known."""
+        modes = self._mode_of_state, self._monitor.mode
+        if None not in modes and "auto" not in modes and modes[0] != modes[1]:
+            self.reset()
+            self._begin_anew("mode", *modes)
+
+    def _begin_anew(self, argument: str, before: Any, now: Any) -> None:
+        warn_user(
+            f"The BestExporter {self.name!r} has {argument}={now!r}, and had {before!r} when its "
+            f"best value was saved. It seeks the best anew, and the next model replaces "
+            f"{self.name}.keras."
+        )
 
     def _no_metric(self, metrics: Collection[str]) -> ValueError:
         return ValueError(
             f"`monitor` must name a number among the metrics of an evaluation, {sorted(metrics)}, "
             f"which have no prefix 'val_'. Received: {self._monitor.name!r}"
         )
+
+
+_check_state = record(
+    {"best": optional(number), "step": optional(count)}, may={"monitor": text, "mode": text}
+)
+"""Checks that a dict can be what `BestExporter.state_dict` returned."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import keras
@@ -17,7 +17,9 @@ from kfit.evaluation.checkpoints import Checkpoints
 from kfit.evaluation.evaluator import as_line, evaluation_of
 from kfit.evaluation.journal import Evaluation, Journal
 from kfit.evaluation.specs import EvalSpec, TrainSpec
-from kfit.training.evaluate_aside import evaluate_aside
+from kfit.internals.keras_methods import own_method
+from kfit.trainer import Trainer
+from kfit.training.evaluate_aside import evaluate_aside, set_aside
 from kfit.training.save_points import PeerFailedError
 
 
@@ -31,6 +33,7 @@ class EvaluatedCheckpoints(Checkpoints):
     and before it has recorded the evaluation, the next run begins with this evaluation.
 
     Args:
+        trainer: The trainer of the model.
         train_spec: A specification that says where and when to write checkpoints.
         eval_spec: The data to evaluate on, how often to evaluate, and what to export.
 
@@ -39,8 +42,9 @@ class EvaluatedCheckpoints(Checkpoints):
             list is empty on tasks other than the chief.
     """
 
-    def __init__(self, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
+    def __init__(self, trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalSpec) -> None:
         super().__init__(train_spec, journal_dir=None)
+        self._trainer = trainer
         self._train_spec = train_spec
         self._eval_spec = eval_spec
         self._journal: Journal | None = None
@@ -54,8 +58,10 @@ class EvaluatedCheckpoints(Checkpoints):
         the journal: the files in which all evaluations are recorded.
         """
         self._journal = open_journal(self._train_spec, self._eval_spec)
+        found = super().find_snapshot()
+        self._journal.belong_to(self._training_id)
         self.evaluations = self._journal.evaluations
-        return super().find_snapshot()
+        return found
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks before the first step that each exporter can work with the model's metrics.
@@ -94,27 +100,10 @@ class EvaluatedCheckpoints(Checkpoints):
         name = self._due() if training.is_chief else None
         if not training.strategy.host_collectives.any_true(name is not None):
             return
-        began = self._began = time.monotonic()
-        x, y, sample_weight = self._eval_spec.data()
-        metrics = evaluate_aside(
-            training,
-            x,
-            y,
-            sample_weight,
-            batch_size=self._eval_spec.batch_size,
-            steps=self._eval_spec.steps,
-            callbacks=list(self._eval_spec.callbacks),
-        )
-        error = None
-        if name is not None and self._journal is not None:
-            place = training.progress.state_dict()
-            found = evaluation_of(name, place, metrics, time.monotonic() - began)
-            try:
-                self._journal.write(name, found, training.model)
-            except Exception as raised:
-                error = raised
-            if error is None and self._eval_spec.verbose:
-                print(as_line(found), flush=True)
+        self._began = time.monotonic()
+        with set_aside(training, only_evaluates=self._only_evaluates):
+            metrics = self._evaluated()
+            error = None if name is None else self._recorded(name, metrics)
         self._fail_together(
             error,
             PeerFailedError(
@@ -137,6 +126,53 @@ class EvaluatedCheckpoints(Checkpoints):
             if self._journal is not None:
                 self._journal.close()
                 self._journal = None
+
+    @property
+    def _only_evaluates(self) -> bool:
+        """Whether an evaluation runs no code of the user's that may change the model."""
+        spec, graphs = self._eval_spec, self._training.call.graphs
+        runs_own = self._own_evaluate is not None or not graphs.has_default("test_step")
+        return not (runs_own or spec.each_callback or spec.each_exporter)
+
+    @property
+    def _own_evaluate(self) -> Callable[..., dict[str, Any]] | None:
+        """The trainer's `evaluate` if the model itself defines one, which it calls; or None."""
+        has_own = own_method(self._trainer.model, "evaluate") is not None
+        return self._trainer.evaluate if has_own else None
+
+    def _evaluated(self) -> dict[str, Any]:
+        """Evaluates the model as it is; a collective, which all tasks must call."""
+        spec = self._eval_spec
+        return evaluate_aside(
+            self._training,
+            spec.data(),
+            batch_size=spec.batch_size,
+            steps=spec.steps,
+            callbacks=list(spec.each_callback),
+            by_model=self._own_evaluate,
+        )
+
+    def _recorded(self, name: SnapshotName, metrics: dict[str, Any]) -> Exception | None:
+        """Records an evaluation on the chief, and calls the exporters.
+
+        Args:
+            name: The name of the checkpoint that was evaluated.
+            metrics: The loss and the metrics by name.
+
+        Returns:
+            The error that this has raised, which is to be raised on all tasks; None if it has not.
+        """
+        assert self._journal is not None
+        assert self._began is not None
+        place, seconds = self._training.progress.state_dict(), time.monotonic() - self._began
+        found = evaluation_of(name, place, metrics, seconds)
+        try:
+            self._journal.write(name, found, self._training.model)
+        except Exception as raised:
+            return raised
+        if self._eval_spec.verbose:
+            print(as_line(found), flush=True)
+        return None
 
     def _fail_together(self, error: Exception | None, elsewhere: Exception) -> None:
         """Raises an error on all tasks if any task has failed.
@@ -182,8 +218,9 @@ def open_journal(train_spec: TrainSpec, eval_spec: EvalSpec) -> Journal:
         train_spec: A specification with the directory of the training.
         eval_spec: A specification with the name of the evaluation and the exporters.
     """
-    directory = eval_spec.directory(train_spec.model_dir)
-    return Journal(directory, train_spec.export_dir, eval_spec.each_exporter)
+    model_dir = train_spec.model_dir
+    directory, export_dir = eval_spec.directory(model_dir), eval_spec.export_directory(model_dir)
+    return Journal(directory, export_dir, eval_spec.each_exporter)
 
 
 def _metric_names(model: keras.Model, strategy: Strategy) -> Collection[str] | None:

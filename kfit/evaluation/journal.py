@@ -20,25 +20,27 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from kfit.checkpoint.event_files import check_mark, event_suffix, remove, shorten
+from kfit.checkpoint.event_files import check_mark, elements, event_suffix, remove, shorten
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
-from kfit.checkpoint.schema import count, each, each_value, is_a, optional, record, text
+from kfit.checkpoint.schema import count, each_value, is_a, optional, record, text
 from kfit.checkpoint.store import SnapshotName
-from kfit.evaluation.exporters import Exporter
+from kfit.evaluation.exporters import Exporter, named
+from kfit.evaluation.training_id import check_id
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.saving import whole_path
 from kfit.user_files.foreign_json import parse_json, read_json
 from kfit.user_files.ownership import ForeignFileError
 
 LINES, MEMORY = "evaluations.jsonl", "memory.json"
-_FORMAT = 2
+_FORMAT = 3
 
 Evaluation = dict[str, Any]
 
@@ -56,7 +58,9 @@ class Journal:
 
     Attributes:
         evaluated: The name of the last checkpoint that was evaluated or skipped, or None.
-        evaluations: The records of all evaluations so far, including those of earlier runs.
+        training: The ID of the training to which this checkpoint belongs; None if it is not known.
+        evaluations: The records of all evaluations of this training so far, including those of
+            earlier runs; they are equal to the lines of `evaluations.jsonl`.
 
     Raises:
         DirectoryInUseError: If another live task writes there.
@@ -67,7 +71,7 @@ class Journal:
     def __init__(self, directory: str, export_dir: str, exporters: Sequence[Exporter] = ()) -> None:
         self._directory = directory
         self._export_dir = export_dir
-        self._exporters = exporters
+        self._exporters = named(exporters)
         self._writer: Any = None
         os.makedirs(directory, exist_ok=True)
         try:
@@ -81,10 +85,12 @@ class Journal:
             memory = read_memory(directory)
             self._mark = uuid.uuid4().hex if memory is None else memory["mark"]
             self.evaluated = evaluated_of(memory)
-            self._rewind(memory or {"lines": 0, "events": {}, "exporters": []}, memory is None)
+            self.training = None if memory is None else memory["training"]
+            self._earlier = 0 if memory is None else memory["earlier"]
+            self._rewind(memory or {"lines": 0, "events": {}, "exporters": {}}, memory is None)
             if memory is None:
                 self._commit(None)  # stores the mark by which kfit's files are recognized
-            self.evaluations = self._read_lines()
+            self.evaluations = self._read_lines()[self._earlier :]
         except BaseException:
             self._lock.release()
             raise
@@ -107,6 +113,33 @@ class Journal:
             self._writer = None
         self._lock.release()
 
+    def belong_to(self, training: str | None) -> None:
+        """Notes the training whose checkpoints are evaluated from now on.
+
+        If it is not the one whose checkpoints were evaluated so far, it has begun anew: the user
+        has deleted its checkpoints. Then all checkpoints are evaluated, the exporters are reset,
+        and a message says so. The records of the earlier training stay in the files.
+
+        Args:
+            training: The ID of the training; None if it is not known.
+        """
+        if training is None or training == self.training:
+            return
+        begins_anew = self.training is not None and self.evaluated is not None
+        self.training = training
+        if not begins_anew:
+            return
+        self._earlier += len(self.evaluations)
+        self.evaluations = []
+        for exporter in self._exporters.values():
+            exporter.reset()
+        self._commit(None)
+        print(
+            "kfit: training has begun anew, so its checkpoints are evaluated and exported from the "
+            f"first one on. {self._directory} keeps the results of the earlier training, too.",
+            flush=True,
+        )
+
     def write(self, name: SnapshotName, evaluation: Evaluation, model: keras.Model) -> None:
         """Writes the results of an evaluation to the files, and calls the exporters.
 
@@ -118,15 +151,16 @@ class Journal:
             model: The model with the checkpoint's weights, for the exporters.
         """
         plain = {**evaluation, "metrics": _plain(evaluation["metrics"])}
+        line = _finite(plain)
         self._write_points(plain)
         with open(self._path(LINES), "ab") as file:
-            file.write(json.dumps(_finite(plain), allow_nan=False).encode() + b"\n")
+            file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        for exporter in self._exporters:
+        for exporter in self._exporters.values():
             exporter.export(model, self._export_dir, plain)
         self._commit(name)
-        self.evaluations.append(plain)
+        self.evaluations.append(line)
 
     def pass_over(self, name: SnapshotName) -> None:
         """Records that a checkpoint is skipped, so that it is never evaluated."""
@@ -136,10 +170,12 @@ class Journal:
         memory = {
             "format": _FORMAT,
             "mark": self._mark,
+            "training": self.training,
             "evaluated": None if name is None else str(name),
+            "earlier": self._earlier,
             "lines": os.path.getsize(path) if os.path.exists(path := self._path(LINES)) else 0,
             "events": {os.path.basename(p): os.path.getsize(p) for p in self._event_files()},
-            "exporters": [exporter.state_dict() for exporter in self._exporters],
+            "exporters": {name: _state_of(name, each) for name, each in self._exporters.items()},
         }
         with whole_path(self._path(MEMORY)) as aside, open(aside, "w") as file:
             json.dump(memory, file, indent=1)
@@ -163,21 +199,35 @@ class Journal:
                 remove(path)
             else:
                 shorten(path, kept)
-        states = memory["exporters"]
-        if len(states) == len(self._exporters):
-            for exporter, state in zip(self._exporters, states, strict=True):
-                try:
-                    exporter.load_state_dict(state)
-                except Exception as error:
-                    path = self._path(MEMORY)
-                    raise _not_written_by_kfit(path, self._directory, error) from error
-            return
-        for exporter in self._exporters:
-            exporter.reset()
-        if memory["lines"]:
+        self._restore_exporters(memory["exporters"], has_lines=memory["lines"] > 0)
+
+    def _restore_exporters(self, states: dict[str, Any], *, has_lines: bool) -> None:
+        """Restores the states of the exporters by their names; one without a state is reset.
+
+        Args:
+            states: The saved states by the names of their exporters.
+            has_lines: Whether there were evaluations, so that a missing state is told of.
+        """
+        for name, exporter in self._exporters.items():
+            if name not in states:
+                exporter.reset()
+                continue
+            try:
+                exporter.load_state_dict(states[name])
+            except Exception as error:
+                raise ValueError(
+                    f"The exporter {name!r} does not take the state that {self._path(MEMORY)} has "
+                    f"for it ({error}). Give it another name, or, to evaluate all checkpoints "
+                    f"again, move {self._directory} away."
+                ) from error
+        new = [name for name in self._exporters if name not in states]
+        gone = [name for name in states if name not in self._exporters]
+        told = [f"{name!r} is new, and begins without a state" for name in new]
+        told += [f"{name!r} is gone, and so is its state, such as the best value" for name in gone]
+        if told and has_lines:
             warn_user(
-                f"`exporters` has {len(self._exporters)} exporters, and had {len(states)} when "
-                f"{self._directory} was written: their states are reset, such as the best value."
+                f"`exporters` are others than when {self._directory} was written: "
+                f"{'; '.join(told)}."
             )
 
     def _rewind_lines(self, kept: int, is_new: bool) -> None:
@@ -235,9 +285,8 @@ class Journal:
                 self._directory, filename_suffix=event_suffix(self._mark)
             )
         with self._writer.as_default(evaluation["step"]):
-            for name, value in evaluation["metrics"].items():
-                if isinstance(value, int | float):
-                    tf.summary.scalar(name, value)
+            for name, value in _curves(evaluation["metrics"]):
+                tf.summary.scalar(name, value)
         self._writer.flush()
 
     def _event_files(self) -> list[str]:
@@ -262,7 +311,7 @@ def read_memory(directory: str) -> dict[str, Any] | None:
     """
     path = os.path.join(directory, MEMORY)
     try:
-        memory: dict[str, Any] = read_json(path)
+        memory = _of_this_form(read_json(path))
         _check_memory(memory, "it")
     except FileNotFoundError:
         return None
@@ -278,6 +327,17 @@ def _not_written_by_kfit(path: str, directory: str, error: Exception) -> ValueEr
     )
 
 
+def _of_this_form(memory: Any) -> Any:
+    """Returns the content of `memory.json` in the form of this version of kfit.
+
+    Format 2 has no ID of the training, and the states of exporters without their names. They are
+    left out, so that the exporters are reset.
+    """
+    if not isinstance(memory, dict) or memory.get("format") != 2:
+        return memory
+    return {**memory, "format": _FORMAT, "training": None, "earlier": 0, "exporters": {}}
+
+
 def _of_this_format(value: Any, place: str) -> None:
     if value != _FORMAT:
         raise ValueError(f"{place} is {value!r:.50}; this kfit reads {_FORMAT}")
@@ -287,10 +347,12 @@ _check_memory = record(
     {
         "format": _of_this_format,
         "mark": check_mark,
+        "training": optional(check_id),
         "evaluated": optional(text),
+        "earlier": count,
         "lines": count,
         "events": each_value(count),
-        "exporters": each(is_a(dict)),
+        "exporters": each_value(is_a(dict)),
     }
 )
 """Checks that JSON has the form of `memory.json`."""
@@ -303,14 +365,50 @@ def _check_line(value: Any, place: str) -> None:
     is_a(dict)(value.get("metrics"), f"{place}['metrics']")
 
 
-def evaluated_of(memory: dict[str, Any] | None) -> SnapshotName | None:
+def evaluated_of(memory: dict[str, Any] | None, training: str | None = None) -> SnapshotName | None:
     """Returns the name of the last checkpoint that was evaluated or skipped, or None.
 
     Args:
         memory: What `read_memory` returned: the content of `memory.json`, or None.
+        training: The ID of the training. None was evaluated of it if `memory` is of another one.
     """
-    name = None if memory is None else memory["evaluated"]
-    return None if name is None else SnapshotName.parse(name)
+    if memory is None or memory["evaluated"] is None:
+        return None
+    if None not in (training, memory["training"]) and training != memory["training"]:
+        return None
+    return SnapshotName.parse(memory["evaluated"])
+
+
+def _state_of(name: str, exporter: Exporter) -> dict[str, Any]:
+    """Returns the state of an exporter in the form in which `memory.json` has it.
+
+    Raises:
+        ValueError: If JSON cannot encode it; the message names the exporter.
+    """
+    state = _plain(exporter.state_dict())
+    try:
+        is_a(dict)(state, "it")
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"`state_dict` of the exporter {name!r} must return a dict that JSON can encode: "
+            f"{error}. Received: {state!r:.200}"
+        ) from error
+    return state
+
+
+def _curves(metrics: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yields the numbers among metrics with the names of their curves.
+
+    The elements of an array have curves of their own, "f1/0", "f1/1" and so on, and so have the
+    parts of a dict.
+    """
+    for name, value in metrics.items():
+        if isinstance(value, dict):
+            yield from _curves(value, f"{prefix}{name}/")
+        elif np.asarray(value).dtype.kind in "biuf":
+            for suffix, number in elements(value):
+                yield f"{prefix}{name}{suffix}", number
 
 
 def _is_one_line(text: bytes) -> bool:
@@ -325,9 +423,11 @@ def _is_one_line(text: bytes) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Converts the arrays among metrics to Python numbers and lists, which JSON can encode."""
+    """Converts arrays, and NumPy's numbers, to Python numbers and lists, which JSON can encode."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
     return value.tolist() if hasattr(value, "tolist") else value
 
 

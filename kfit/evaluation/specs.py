@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,8 +14,11 @@ import keras
 import tensorflow as tf
 
 from kfit.argument_checks import check_directory, check_positive, check_seconds
-from kfit.evaluation.exporters import Exporter
+from kfit.evaluation.exporters import Exporter, check_exporters
 from kfit.heartbeat.tracebacks import made_for_user
+from kfit.training.arguments import check_callbacks
+from kfit.training.call import Callbacks
+from kfit.training.chief_only import listed
 
 InputFn = Callable[[], Any]
 
@@ -44,7 +47,7 @@ class TrainSpec:
         steps_per_epoch: As for `fit`.
         shuffle: As for `fit`.
         class_weight: As for `fit`.
-        callbacks: Keras callbacks, as for `fit`.
+        callbacks: Keras callbacks, as for `fit`: a list, one callback or None.
         verbose: As for `fit`.
         save_freq: When to write a checkpoint, as for `kfit.callbacks.BackupAndRestore`. At the end
             of training, a checkpoint is always written.
@@ -66,7 +69,7 @@ class TrainSpec:
     steps_per_epoch: int | None = None
     shuffle: bool | str = True
     class_weight: Mapping[int, float] | None = None
-    callbacks: Sequence[keras.callbacks.Callback] = ()
+    callbacks: Callbacks | Iterable[keras.callbacks.Callback] = None
     verbose: str | int = "auto"
     save_freq: Literal["epoch", "auto"] | int | dt.timedelta = "epoch"
     keep: int = 5
@@ -78,17 +81,18 @@ class TrainSpec:
             raise ValueError(
                 "`epochs` or `max_steps` must be given: when to stop. Received: None for both"
             )
-        check_positive(epochs=self.epochs, max_steps=self.max_steps)
+        _take_integers(self, "batch_size", "epochs", "max_steps", "steps_per_epoch")
+        _take_callbacks(self)
+
+    @property
+    def each_callback(self) -> tuple[keras.callbacks.Callback, ...]:
+        """The callbacks as a tuple."""
+        return tuple(listed(self.callbacks))
 
     @property
     def checkpoint_dir(self) -> str:
         """The directory of the checkpoints."""
         return os.path.join(self.model_dir, "checkpoints")
-
-    @property
-    def export_dir(self) -> str:
-        """The directory of the exported models."""
-        return os.path.join(self.model_dir, "export")
 
     @property
     def target(self) -> dict[str, int | None]:
@@ -145,10 +149,11 @@ class EvalSpec:
         batch_size: The global batch size, as for `evaluate`.
         steps: The number of steps in an evaluation; None for all the data.
         name: A name that distinguishes several evaluations of one training. With a name the results
-            are written to `model_dir/eval_<name>` instead of `model_dir/eval`.
-        callbacks: Keras callbacks, as for `evaluate`.
+            are written to `model_dir/eval_<name>` instead of `model_dir/eval`, and the exported
+            models to `model_dir/export_<name>` instead of `model_dir/export`.
+        callbacks: Keras callbacks, as for `evaluate`: a list, one callback or None.
         exporters: One or several exporters that get each evaluated model, such as
-            `kfit.BestExporter`.
+            `kfit.BestExporter`. No two of these may have the same name.
         start_delay_secs: Seconds that an evaluator waits before its first evaluation.
         throttle_secs: The minimum number of seconds between the starts of two evaluations. An
             evaluator evaluates the checkpoints that were written in the meantime afterwards; tasks
@@ -174,8 +179,8 @@ class EvalSpec:
     batch_size: int | None = None
     steps: int | None = None
     name: str | None = None
-    callbacks: Sequence[keras.callbacks.Callback] = ()
-    exporters: Exporter | Sequence[Exporter] = ()
+    callbacks: Callbacks | Iterable[keras.callbacks.Callback] = None
+    exporters: Exporter | Iterable[Exporter] | None = None
     start_delay_secs: float = 0.0
     throttle_secs: float = 0.0
     newest_only: bool = False
@@ -185,7 +190,8 @@ class EvalSpec:
 
     def __post_init__(self) -> None:
         _check_data(self.input_fn, self.x, self.y, self.sample_weight)
-        check_positive(steps=self.steps)
+        _take_integers(self, "batch_size", "steps")
+        _take_callbacks(self)
         if isinstance(self.x, Iterator) and self.steps is None:
             raise ValueError(
                 "`x` is read in each evaluation, but a generator only once. Give a function that "
@@ -197,12 +203,9 @@ class EvalSpec:
                 "`name` must be a part of a directory's name: letters, digits, '_', '.' and '-'. "
                 f"Received: {self.name!r}"
             )
-        for exporter in self.each_exporter:
-            if not isinstance(exporter, Exporter):
-                raise ValueError(
-                    "`exporters` must be a kfit.Exporter, such as kfit.BestExporter, or a list of "
-                    f"them. Received: {exporter!r}"
-                )
+        if not isinstance(self.exporters, Exporter):
+            _set(self, exporters=_each_of("exporters", self.exporters))
+        check_exporters(self.each_exporter)
         check_seconds("start_delay_secs", self.start_delay_secs)
         check_seconds("throttle_secs", self.throttle_secs)
         if self.idle_timeout_secs is not None:
@@ -213,8 +216,13 @@ class EvalSpec:
     @property
     def each_exporter(self) -> tuple[Exporter, ...]:
         """The exporters as a tuple."""
-        exporters = self.exporters
+        exporters = self.exporters or ()
         return (exporters,) if isinstance(exporters, Exporter) else tuple(exporters)
+
+    @property
+    def each_callback(self) -> tuple[keras.callbacks.Callback, ...]:
+        """The callbacks as a tuple."""
+        return tuple(listed(self.callbacks))
 
     def directory(self, model_dir: str | os.PathLike[str]) -> str:
         """Returns the directory to which the results are written.
@@ -226,9 +234,47 @@ class EvalSpec:
         """
         return os.path.join(model_dir, "eval" if self.name is None else f"eval_{self.name}")
 
+    def export_directory(self, model_dir: str | os.PathLike[str]) -> str:
+        """Returns the directory to which the exporters write models.
+
+        It is `model_dir/export` or, for a specification with a name, `model_dir/export_<name>`.
+
+        Args:
+            model_dir: The directory of the training.
+        """
+        return os.path.join(model_dir, "export" if self.name is None else f"export_{self.name}")
+
     def data(self) -> tuple[Any, Any, Any]:
         """Returns x, y and the sample weights; calls `input_fn` for them if it was given."""
         return _data(self.input_fn, self.x, self.y, self.sample_weight)
+
+
+def _set(spec: Any, **values: Any) -> None:
+    """Sets fields of a frozen specification, while it is being made."""
+    for name, value in values.items():
+        object.__setattr__(spec, name, value)
+
+
+def _take_integers(spec: Any, *names: str) -> None:
+    """Checks fields that are positive integers or None; NumPy's become `int`s, as JSON needs."""
+    check_positive(**{name: getattr(spec, name) for name in names})
+    given = {name: getattr(spec, name) for name in names}
+    _set(spec, **{name: int(value) for name, value in given.items() if value is not None})
+
+
+def _take_callbacks(spec: Any) -> None:
+    """Checks the callbacks of a specification; what can be read only once is read here."""
+    if isinstance(spec.callbacks, Iterator):
+        _set(spec, callbacks=tuple(spec.callbacks))
+    check_callbacks(spec.callbacks)
+
+
+def _each_of(argument: str, values: Any) -> tuple[Any, ...]:
+    """Returns the items of an argument, which may be readable only once; none for None."""
+    try:
+        return () if values is None else tuple(values)
+    except TypeError:
+        return (values,)
 
 
 def _check_data(input_fn: Any, x: Any, y: Any, sample_weight: Any) -> None:

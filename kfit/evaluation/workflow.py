@@ -24,10 +24,10 @@ class Outcome(NamedTuple):
 
     Attributes:
         history: The History that `fit` returned; None on an evaluator, which does not train.
-        evaluations: All evaluations of the training in order, as dicts that have the same keys as
-            the lines of `evaluations.jsonl`. Only the task that writes this file has the
-            evaluations: the evaluator or, without an evaluator, the chief. On other tasks the list
-            is empty.
+        evaluations: All evaluations of the training in order, as dicts that are equal to the lines
+            of `evaluations.jsonl`: NaN and infinity are None. Only the task that writes this file
+            has the evaluations: the evaluator or, without an evaluator, the chief. On other tasks
+            the list is empty.
     """
 
     history: keras.callbacks.History | None
@@ -43,7 +43,8 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
     each new checkpoint, records the results and passes the model to the exporters. On the evaluator
     the function returns when training has ended and the last checkpoint is evaluated. Without an
     evaluator, the tasks that train evaluate between their training steps, and write the same files.
-    The weights after training are the same with and without an evaluator.
+    The weights after training are the same with and without an evaluator, unless training and
+    evaluation share a `shuffle` of tf.data or a generator, which a warning tells.
 
     A task that is killed and started again resumes where it was. No checkpoint is evaluated twice.
     A damaged checkpoint is skipped with a warning.
@@ -69,7 +70,8 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
         ValueError: If an argument is wrong.
         ClusterError: If the description of the cluster is wrong, or contradicts
             `eval_spec.evaluator`.
-        TrainingIdleError: On an evaluator, if no checkpoint has appeared for `idle_timeout_secs`.
+        TrainingIdleError: On an evaluator, if no checkpoint has appeared for `idle_timeout_secs`,
+            or if training has ended and its last checkpoint has been deleted.
         DirectoryInUseError: If another live task writes to the same directory.
         ForeignFileError: If a file that kfit would replace was not written by kfit.
     """
@@ -86,7 +88,7 @@ def train_and_evaluate(trainer: Trainer, train_spec: TrainSpec, eval_spec: EvalS
             evaluate_checkpoints(trainer, train_spec, eval_spec, journal)
             return Outcome(None, journal.evaluations)
     if part == "both":
-        both = EvaluatedCheckpoints(train_spec, eval_spec)
+        both = EvaluatedCheckpoints(trainer, train_spec, eval_spec)
         return Outcome(_fit(trainer, train_spec, both), both.evaluations)
     journal_dir = None if eval_spec.newest_only else eval_spec.directory(train_spec.model_dir)
     return Outcome(_fit(trainer, train_spec, Checkpoints(train_spec, journal_dir)), [])
@@ -121,7 +123,7 @@ def part_here(eval_spec: EvalSpec) -> Part:
 
 
 def _fit(trainer: Trainer, spec: TrainSpec, checkpoints: Checkpoints) -> keras.callbacks.History:
-    callbacks = [*spec.callbacks, checkpoints]
+    callbacks = [*spec.each_callback, checkpoints]
     if spec.max_steps is not None:
         callbacks.append(StopAtStep(spec.max_steps, adds_epochs=spec.epochs is None))
     x, y, sample_weight = spec.data()

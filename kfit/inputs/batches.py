@@ -300,6 +300,24 @@ class Batches(abc.ABC):
         """
         return nullcontext()
 
+    def paused(self) -> AbstractContextManager[Any]:
+        """A context in which no batch is drawn ahead, while the program does something else.
+
+        Unlike in `held`, none is drawn even if others were drawn ahead already.
+        """
+        return nullcontext()
+
+    def kept_from(self, x: Any) -> AbstractContextManager[Any]:
+        """A context in which other data is read, which may share objects with this data.
+
+        The state of the shared objects that this data needs is given back at the end. If that is
+        not possible, a warning says what follows. It is used within `paused`.
+
+        Args:
+            x: The other data, as the user gave it.
+        """
+        return nullcontext()
+
     def describe(self) -> dict[str, Any]:
         """Returns the settings that the batches depend on, such as the global batch size.
 

@@ -7,6 +7,7 @@ set among workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -287,6 +288,26 @@ class DatasetBatches(Batches):
         self.restart()
         self._resume_at = place
 
+    @contextmanager
+    def kept_from(self, x: Any) -> Iterator[None]:
+        """A context in which other data is read; warns if the two draw from one sequence.
+
+        A `shuffle` draws the seed of its next order for whichever pipeline is read, and TensorFlow
+        cannot take it back.
+        """
+        if self._pipeline is not None and isinstance(x, tf.data.Dataset):
+            own, other = _sequences_of(self._pipeline), _sequences_of(x)
+            if not {id(part) for part in own}.isdisjoint(id(part) for part in other):
+                warn_user(
+                    "Training and evaluation read one `shuffle` or one random generator of "
+                    "tf.data: each evaluation draws from it, so training sees another order than "
+                    "without the evaluation, and than after a restart. And where the two are "
+                    "parts of one shuffled data set, by `take` and `skip`, examples of training "
+                    "come into the evaluation. Give the `shuffle` "
+                    "`reshuffle_each_iteration=False`, or shuffle the part for training alone."
+                )
+        yield
+
     def pass_over(self, batches: int) -> None:
         """Skips the next `batches` batches; called after `load_state_dict`.
 
@@ -493,6 +514,11 @@ class DatasetBatches(Batches):
                 "in another order than it would have had, so that some examples are seen twice. "
                 "Make the data set anew before this `fit`, or restart the program."
             )
+
+
+def _sequences_of(dataset: tf.data.Dataset) -> list[Any]:
+    """Returns what each reading of a pipeline moves on: its shuffles, and variables it writes."""
+    return [*shuffles_of(dataset), *state_of(dataset).variables]
 
 
 class _Place(NamedTuple):

@@ -15,6 +15,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import permute
+from kfit.inputs.own_state import OwnState
 from kfit.inputs.processes import Processes, in_order
 from kfit.inputs.python import LOOKED_AT, PythonBatches
 from kfit.objects import Generators
@@ -148,6 +149,9 @@ class PyDatasetBatches(PythonBatches):
         if getattr(own, "__func__", own) is not getattr(keras.utils.PyDataset, hook):
             self._drop()
         own()
+
+    def _gives_back(self, own: OwnState) -> bool:
+        return True  # batches are requested by index, so none of its state is a position
 
     def _drop(self) -> None:
         super()._drop()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -21,6 +21,7 @@ import tensorflow as tf
 from kfit.checkpoint.schema import Check, is_a
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs.batches import (
     NO_BATCH,
     Batches,
@@ -37,6 +38,9 @@ from kfit.inputs.reader import Reader, print_of
 from kfit.internals.randomness import as_in_another_thread
 from kfit.objects import Generators
 from kfit.objects.plain_objects import reached
+
+_ONLY_READ = (np.ndarray, tf.Tensor, tf.data.Dataset, dict, list, tuple)
+"""Data whose reading changes no Python object."""
 
 
 class PythonBatches(Batches):
@@ -248,6 +252,44 @@ class PythonBatches(Batches):
         that training has taken. If necessary, no batch is drawn ahead until the context is left.
         """
         return nullcontext() if self._reader is None else self._reader.held()
+
+    def paused(self) -> AbstractContextManager[Any]:
+        """A context in which no batch is drawn ahead; see the base class."""
+        return nullcontext() if self._reader is None else self._reader.paused()
+
+    @contextmanager
+    def kept_from(self, x: Any) -> Iterator[None]:
+        """A context in which other data is read; the attributes of this source are given back.
+
+        Only if the two share an object, such as a random generator. A generator, and the position
+        of a loader that says its state itself, cannot be given back: a warning says so.
+        """
+        is_same = x is self._source
+        if not is_same and not self._shares_with(x):
+            yield
+            return
+        own = OwnState(self._source, with_attributes=self._again)
+        if not self._gives_back(own):
+            if is_same:
+                warn_user(
+                    f"Training and evaluation read one {type(x).__name__}: what an evaluation has "
+                    "taken of it, training does not get. Give the evaluation data of its own."
+                )
+            yield
+            return
+        own.begin(self._foreign)
+        state = own.state_dict(None)
+        yield
+        own.load_state_dict(state)
+
+    def _shares_with(self, x: Any) -> bool:
+        if isinstance(x, _ONLY_READ):
+            return False
+        return not self.belongings().isdisjoint(reached(x, self._foreign))
+
+    def _gives_back(self, own: OwnState) -> bool:
+        """Returns whether a state of the source can be restored while it is being read."""
+        return self._again and not own.is_said
 
     @property
     def checks(self) -> Mapping[str, Check]:

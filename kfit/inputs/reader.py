@@ -141,6 +141,15 @@ class Reader:
         with self._lock:
             yield self.mark if self._drawn else None
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A context in which no batch is drawn ahead.
+
+        Entering it waits for the batch that another thread is drawing.
+        """
+        with self._lock:
+            yield
+
     def _marked(self, own: Callable[[], Any]) -> Any:
         turn, before = self._turn(), Generators.now()
         batch = next(self._batches)

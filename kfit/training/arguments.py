@@ -22,11 +22,12 @@ from kfit.internals.models import given_to_compile
 def capped_epochs(epochs: int) -> int:
     """Returns `epochs`, but not more than `keras.config.set_max_epochs` allows.
 
-    This limit of Keras is for debugging. If `epochs` is larger, a warning is issued.
+    This limit of Keras is for debugging. If `epochs` is larger, a warning is issued. An integer of
+    NumPy becomes an `int`, as snapshots need it.
     """
     most = keras.config.max_epochs()
     if not most or epochs <= most:
-        return epochs
+        return int(epochs)
     warn_user(f"Limiting epochs to {most}")
     return most
 
@@ -35,7 +36,7 @@ def capped_steps(steps: int | None) -> int | None:
     """Returns `steps`, but not more than `keras.config.set_max_steps_per_epoch` allows.
 
     This limit of Keras is for debugging. If the limit is returned in place of `steps`, a warning is
-    issued.
+    issued. An integer of NumPy becomes an `int`, as snapshots need it.
 
     Args:
         steps: The number of steps of an epoch, a validation, an `evaluate` or a `predict`. None
@@ -43,7 +44,7 @@ def capped_steps(steps: int | None) -> int | None:
     """
     most = keras.config.max_steps_per_epoch()
     if not most or (steps and steps <= most):
-        return steps
+        return None if steps is None else int(steps)
     warn_user(f"Limiting steps_per_epoch to {most}")
     return most
 

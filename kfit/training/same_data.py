@@ -33,6 +33,7 @@ def batches_of_all(
     sample_weight: Any = None,
     *,
     strategy: Strategy,
+    batch_size: int | None = None,
     steps_per_execution: int = 1,
     **how: Any,
 ) -> Batches:
@@ -46,6 +47,7 @@ def batches_of_all(
         y: As for `fit`.
         sample_weight: As for `fit`.
         strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+        batch_size: The global batch size; None for the default of `as_batches`.
         steps_per_execution: The number of steps to a multiple of which those of an epoch are
             rounded up (`Batches.take_whole_executions`).
         **how: Further arguments of `kfit.inputs.as_batches`.
@@ -55,6 +57,7 @@ def batches_of_all(
             pipelines of different lengths, or other batch sizes, numbers of steps, class weights,
             orders or seeds.
     """
+    how["batch_size"] = None if batch_size is None else int(batch_size)  # as snapshots need it
     x, y, sample_weight = columns_as_arrays((x, y, sample_weight))
     batches = as_batches(x, y, sample_weight, strategy=strategy, **how)
     batches.take_whole_executions(steps_per_execution)

@@ -9,6 +9,7 @@ from kfit.checkpoint.store import SnapshotName
 from kfit.evaluation import EvalSpec, TrainSpec
 from kfit.evaluation.checkpoint_poller import CheckpointPoller, TrainingIdleError, is_repeated
 from kfit.evaluation.end_marker import EndMarker, remove_end_marker, write_end_marker
+from kfit.evaluation.training_id import write_training_id
 
 
 class World:
@@ -163,6 +164,32 @@ def test_a_training_that_stands_still(tmp_path: Path) -> None:
     assert [" 60 s" in line or " 120 s" in line for line in world.lines] == [True, True, True]
     assert "no checkpoint in" in world.lines[0]
     assert "no new checkpoint in" in world.lines[1]
+
+
+@pytest.mark.parametrize(("limit", "waited"), [(None, 90), (500, 90), (20, 20)])
+def test_a_last_checkpoint_that_has_vanished(tmp_path: Path, limit: Any, waited: int) -> None:
+    world = World(tmp_path, {5: saved(A), 1000: said(B)}, idle_timeout_secs=limit and 2000)
+    if limit is not None:
+        world = World(tmp_path, {5: both(saved(A), said(B))}, idle_timeout_secs=limit)
+    with pytest.raises(TrainingIdleError, match=f"has ended, but its last checkpoint {B} is not"):
+        world.evaluated()
+    assert world.now == (1000 if limit is None else 5) + waited
+    assert not any("not reported" in line for line in world.lines if limit is not None)
+
+
+def test_the_name_of_a_checkpoint_of_an_earlier_training_does_not_count(tmp_path: Path) -> None:
+    directory = str(tmp_path / "checkpoints")
+
+    def begun(world: World) -> None:
+        write_training_id(directory, begins=True)
+
+    world = World(tmp_path, {0: both(saved(C), begun), 8: both(saved(A), begun)})
+    assert world.watch.next_after(None) == C
+    first = world.watch.training
+    (world.directory / str(C)).rmdir()  # the user deletes it, and trains anew
+    assert world.watch.next_after(C, first) == A
+    assert world.now == 8
+    assert world.watch.training != first
 
 
 def test_an_evaluator_that_is_behind_is_not_idle(tmp_path: Path) -> None:

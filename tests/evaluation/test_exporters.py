@@ -50,6 +50,28 @@ def test_it_remembers(tmp_path: Path, tiny: Any) -> None:
     assert export(second, tmp_path, tiny, 2.5, 2.1, 1.0) == [3]
 
 
+def test_another_monitor_or_mode_begins_anew(tmp_path: Path, tiny: Any) -> None:
+    first = kfit.BestExporter(monitor="loss")
+    export(first, tmp_path, tiny, 3.0, 2.0)
+    state = first.state_dict()
+    for other, argument in (
+        (kfit.BestExporter(monitor="accuracy", mode="max"), "monitor='accuracy'"),
+        (kfit.BestExporter(monitor="loss", mode="max"), "mode='max'"),
+    ):
+        with pytest.warns(UserWarning, match=f"has {argument}, and had .*seeks the best anew"):
+            other.load_state_dict(state)
+        assert (other.best, other.best_step) == (None, None)
+    # What "auto" is, may be known only when the model is.
+    later = kfit.BestExporter(monitor="loss")
+    later.load_state_dict({**state, "mode": "max"})
+    assert later.best == 2.0
+    with pytest.warns(UserWarning, match="has mode='min', and had 'max'"):
+        later.check(tiny.model(), ["loss"])
+    assert later.best is None
+    later.load_state_dict({"best": 2.0, "step": 2})  # of an earlier version
+    assert later.best == 2.0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -102,11 +103,12 @@ def test_a_crash_loses_and_doubles_nothing(
 
 
 def test_what_is_no_number(tmp_path: Path) -> None:
-    import numpy as np
-
     metrics = {"loss": float("nan"), "confusion": np.eye(2), "parts": {"a": float("inf"), "b": 1.5}}
     with opened(tmp_path) as journal:
         journal.write(*found(10, **metrics), None)
+        assert journal.evaluations == lines(tmp_path)  # as after a restart
+    for name in ("confusion/1/1", "parts/b"):
+        assert [step for step, _ in points(tmp_path, name)] == [10]
     (line,) = lines(tmp_path)
     assert line["metrics"] == {
         "loss": None,
@@ -200,8 +202,10 @@ def test_a_state_that_cannot_be_an_exporters_is_named(tmp_path: Path) -> None:
         journal.pass_over(found(10)[0])
     memory = tmp_path / "eval/memory.json"
     state = json.loads(memory.read_text())
-    memory.write_text(json.dumps({**state, "exporters": [{"best": "x", "step": 1}]}))
-    with pytest.raises(ValueError, match=r"memory.json is not a file that kfit wrote \(the state"):
+    memory.write_text(json.dumps({**state, "exporters": {"BestExporter best": {"best": "x"}}}))
+    with pytest.raises(
+        ValueError, match=r"'BestExporter best' does not take the state .*memory\.json"
+    ):
         Journal(str(tmp_path / "eval"), str(tmp_path), [best])
 
 
@@ -213,9 +217,86 @@ def test_exporters_forget_another_job(tmp_path: Path, tiny: Any) -> None:
             for step in steps:
                 journal.write(*found(step), tiny.model())
         assert best.best_step == steps[-1]
-    with pytest.warns(UserWarning, match="`exporters` has 2 exporters, and had 1"):
-        Journal(str(tmp_path / "first/eval"), "", [best, Noted()]).close()
-    assert best.best is None
+    new = Noted()
+    with pytest.warns(UserWarning, match="'Noted' is new, and begins without a state"):
+        Journal(str(tmp_path / "first/eval"), "", [new, best]).close()
+    assert (best.best_step, new.steps) == (20, [])
+    gone = "'BestExporter other' is new.*; 'BestExporter best' is gone, and so is its state"
+    with pytest.warns(UserWarning, match=gone):
+        Journal(str(tmp_path / "first/eval"), "", [kfit.BestExporter("other")]).close()
+
+
+class Plain(kfit.Exporter):
+    """Has the state that it is given."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def export(self, model: Any, directory: str, evaluation: dict[str, Any]) -> None:
+        pass
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def test_states_of_exporters_by_their_names(tmp_path: Path) -> None:
+    given = {"a": np.float32(3), "b": [np.arange(2), (np.int64(1), None)]}
+    one, two = Plain(given), Plain({"c": "two"})
+    with Journal(str(tmp_path / "eval"), "", [one, Noted(), two]) as journal:
+        journal.write(*found(10), None)
+    one, two = Plain(None), Plain(None)
+    Journal(str(tmp_path / "eval"), "", [Noted(), one, two]).close()  # in another order
+    assert one.state == {"a": 3.0, "b": [[0, 1], [1, None]]}
+    assert two.state == {"c": "two"}
+
+
+@pytest.mark.parametrize("state", [{"a": object()}, {"a": {1, 2}}, 5])
+def test_a_state_that_cannot_be_written_is_named_before_training(
+    tmp_path: Path, state: Any
+) -> None:
+    with pytest.raises(ValueError, match="`state_dict` of the exporter 'Plain' must return a dict"):
+        opened(tmp_path, Plain(state))
+
+
+def test_a_training_that_begins_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = "1" * 32, "2" * 32
+    with opened(tmp_path, exporter := Plain({"best": 1})) as journal:
+        journal.belong_to(None)  # an earlier version of kfit has begun it
+        journal.write(*found(10), None)
+        journal.belong_to(first)
+        journal.write(*found(20), None)
+        journal.belong_to(first)
+        journal.belong_to(None)
+        assert journal.evaluated == SnapshotName(1, 20, 20)
+    with opened(tmp_path, exporter) as journal:
+        assert journal.training == first
+        assert capsys.readouterr().out == ""
+        journal.belong_to(second)
+        assert "kfit: training has begun anew" in capsys.readouterr().out
+        assert (journal.evaluated, journal.evaluations) == (None, [])
+        journal.write(*found(10), None)
+    with opened(tmp_path, exporter) as journal:
+        journal.belong_to(second)
+        assert [e["step"] for e in journal.evaluations] == [10]
+    assert [line["step"] for line in lines(tmp_path)] == [10, 20, 10]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_memory_of_the_format_before(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.write(*found(10), None)
+    memory = tmp_path / "eval/memory.json"
+    state = json.loads(memory.read_text())
+    del state["training"], state["earlier"]
+    memory.write_text(json.dumps({**state, "format": 2, "exporters": [{"steps": [10]}]}))
+    with pytest.warns(UserWarning, match="'Noted' is new"):
+        journal = opened(tmp_path)
+    journal.close()
+    assert journal.evaluated == SnapshotName(1, 10, 10)
+    assert [e["step"] for e in journal.evaluations] == [10]
 
 
 def test_other_files_stay(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 import json
 import re
+from functools import partial
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -38,6 +40,13 @@ def test_train_spec_refuses(options, message):
         ({"x": iter([X])}, "`x` is read in each evaluation, but a generator only once"),
         ({"x": X, "name": "a/b"}, "`name` must be a part of a directory's name"),
         ({"x": X, "exporters": ["best"]}, "`exporters` must be a kfit.Exporter"),
+        ({"x": X, "exporters": "best"}, "`exporters` must be a kfit.Exporter"),
+        ({"x": X, "exporters": 5}, "`exporters` must be a kfit.Exporter"),
+        (
+            {"x": X, "exporters": [kfit.BestExporter(), kfit.BestExporter(monitor="mae")]},
+            "two BestExporters of one name, which is that of their file. Received: 'best' twice",
+        ),
+        ({"x": X, "callbacks": ["early"]}, "`callbacks` must be a list of keras.callbacks"),
         ({"x": X, "throttle_secs": -1}, "`throttle_secs` is -1; expected a number of seconds from"),
         ({"x": X, "throttle_secs": "5"}, "`throttle_secs` is '5'; expected a number of seconds"),
         ({"x": X, "start_delay_secs": float("nan")}, "`start_delay_secs` is nan; expected"),
@@ -47,6 +56,39 @@ def test_train_spec_refuses(options, message):
 def test_eval_spec_refuses(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         kfit.EvalSpec(**options)
+
+
+def test_one_several_or_no_callbacks_and_exporters():
+    callback, best, other = keras.callbacks.History(), kfit.BestExporter(), kfit.BestExporter("b")
+    train = partial(kfit.TrainSpec, model_dir="job", x=X, epochs=1)
+    for spec in (train, partial(kfit.EvalSpec, x=X)):
+        for given in (callback, [callback], (c for c in [callback])):
+            made = spec(callbacks=given)
+            assert made.each_callback == made.each_callback == (callback,)
+        assert spec().each_callback == spec(callbacks=None).each_callback == ()
+    for given in ([best, other], (e for e in (best, other))):
+        made = kfit.EvalSpec(x=X, exporters=given)
+        assert made.each_exporter == made.each_exporter == (best, other)
+    assert kfit.EvalSpec(x=X, exporters=best).each_exporter == (best,)
+    assert kfit.EvalSpec(x=X, exporters=None).each_exporter == ()
+
+
+def test_integers_of_numpy():
+    numbers = {name: np.int64(3) for name in ("epochs", "max_steps", "batch_size")}
+    spec = kfit.TrainSpec(model_dir="job", x=X, steps_per_epoch=np.int32(2), **numbers)
+    assert json.dumps(spec.target) == '{"epochs": 3, "max_steps": 3}'
+    assert type(spec.batch_size) is type(spec.steps_per_epoch) is int
+    assert type(kfit.EvalSpec(x=X, steps=np.int64(3)).steps) is int
+
+
+def test_directories_of_a_name():
+    spec = kfit.EvalSpec(x=X, name="other")
+    assert (spec.directory("job"), spec.export_directory("job")) == (
+        "job/eval_other",
+        "job/export_other",
+    )
+    spec = kfit.EvalSpec(x=X)
+    assert (spec.directory("job"), spec.export_directory("job")) == ("job/eval", "job/export")
 
 
 def test_specs_are_frozen_and_keyword_only():

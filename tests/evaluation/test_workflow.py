@@ -3,7 +3,12 @@
 import contextlib
 import json
 import os
+import random
+import shutil
 import signal
+import time
+import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +16,8 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import kfit
 from kfit.checkpoint.store import SnapshotName, Store
@@ -154,6 +161,291 @@ def test_training_is_not_touched_by_evaluations(tiny: Any, tmp_path: Path) -> No
     assert histories[0] == histories[1]
 
 
+class Noise(keras.layers.Layer):
+    """Draws from a generator of its own in evaluations as well, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(7)
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
+
+    def call(self, x: Any) -> Any:
+        self.calls.assign_add(1.0)
+        scale = 1 + 0.01 * self.calls
+        return scale * x + keras.random.normal(keras.ops.shape(x), seed=self.seeds)
+
+
+class Drawn(keras.utils.PyDataset):
+    """Draws its batches, and shuffles them, by NumPy's generator and by one that it is given."""
+
+    def __init__(self, x: Any, y: Any, own: Any = None, seconds: float = 0.0) -> None:
+        super().__init__()
+        self._x, self._y, self._own, self._seconds = x, y, own, seconds
+        self.order = np.arange(len(x))
+
+    def __len__(self) -> int:
+        return len(self._x) // 10
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self._seconds)
+        rows = self.order[index * 10 : index * 10 + 10]
+        own = 0.0 if self._own is None else self._own.normal(size=(10, 1))
+        return self._x[rows] + 0.1 * np.random.normal(size=(10, 4)) + own, self._y[rows]
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+
+class CutAtStep(kfit.callbacks.TrainingCallback):
+    """Ends training after a step as if its process were killed."""
+
+    def __init__(self, step: int | None) -> None:
+        super().__init__()
+        self._step = step
+
+    def steps_until_due(self) -> int | None:
+        return None if self._step is None else max(1, self._step - self.training.progress.step)
+
+    def is_due(self) -> bool:
+        return self.training.progress.step == self._step
+
+    def on_due(self) -> None:
+        raise CutError
+
+
+class Draws(kfit.Exporter):
+    """Uses the model, and draws from every generator."""
+
+    def export(self, model: Any, directory: str, evaluation: dict[str, Any]) -> None:
+        np.random.normal(), random.random(), keras.random.normal(()), tf.random.normal(())
+        model.layers[0].calls.assign_add(1.0)
+        model.predict(np.zeros((2, 4)), verbose=0)
+
+
+def _data_of(kind: str, x: Any, y: Any) -> tuple[Any, Any]:
+    """The `x` of training, and a function that makes that of an evaluation."""
+    if kind == "arrays drawn":
+        return (x, y), lambda: (x + np.random.normal(size=x.shape), y)
+    own = np.random.default_rng(5) if kind == "one generator" else None
+    # While a batch is being made, an evaluation may begin.
+    data = Drawn(x, y, own, seconds=0.02 if kind == "two data sets" else 0.0)
+    return data, lambda: data if kind == "one data set" else Drawn(x[:20], y[:20], own)
+
+
+KINDS = ["arrays drawn", "two data sets", "one data set", "one generator"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_goes_on_as_if_there_had_been_no_evaluation(tmp_path: Path, kind: str) -> None:
+    """Nothing that evaluations draw or count is seen by training, with a restart or without."""
+    values = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+    targets = values.sum(axis=1, keepdims=True)
+
+    def trained(name: str, cut: int | None = None, **options: Any) -> list[Any]:
+        keras.utils.set_random_seed(11)
+        x, input_fn = _data_of(kind, values, targets)
+        layers = [keras.Input((4,)), Noise(), keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+        x, y = x if isinstance(x, tuple) else (x, None)
+        size = None if y is None else 10
+        spec = kfit.TrainSpec(
+            model_dir=tmp_path / name,
+            x=x,
+            y=y,
+            batch_size=size,
+            epochs=3,
+            save_freq=4,
+            callbacks=[CutAtStep(cut)],
+            verbose=0,
+        )
+        evaluate = kfit.EvalSpec(input_fn=input_fn, batch_size=size, verbose=0, **options)
+        with contextlib.suppress(CutError):
+            kfit.train_and_evaluate(kfit.Trainer(model, "one_device", seed=3), spec, evaluate)
+        return model.get_weights()
+
+    beside = trained("beside", evaluator=True)
+    inline = {
+        "alone": trained("alone"),
+        "with an exporter": trained("exporter", exporters=Draws()),
+        "killed within an epoch": [trained("killed", cut=9), trained("killed")][-1],
+    }
+    for name, weights in inline.items():
+        assert all(map(np.array_equal, weights, beside)), name
+
+
+def test_one_shuffle_for_training_and_evaluation_is_warned_of(job: Job) -> None:
+    both = tf.data.Dataset.from_tensor_slices((job.x, job.y)).shuffle(101, seed=1)
+    fixed = tf.data.Dataset.from_tensor_slices((job.x, job.y)).shuffle(
+        101, seed=1, reshuffle_each_iteration=False
+    )
+
+    def run(name: str, train: Any, evaluate: Any) -> None:
+        kfit.train_and_evaluate(
+            job.trainer(),
+            kfit.TrainSpec(model_dir=job.folder / name, x=train.batch(20), epochs=1, verbose=0),
+            kfit.EvalSpec(x=evaluate.batch(20), verbose=0),
+        )
+
+    with pytest.warns(UserWarning, match="Training and evaluation read one `shuffle`"):
+        run("both", both.skip(20), both.take(20))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Training and evaluation read")
+        run("fixed", fixed.skip(20), fixed.take(20))
+        run("apart", both.skip(20), fixed.take(20))
+
+
+def test_one_generator_for_training_and_evaluation_is_warned_of(job: Job) -> None:
+    def batches() -> Any:
+        while True:
+            yield job.x[:20], job.y[:20]
+
+    data = batches()
+    train = {"x": data, "y": None, "batch_size": None, "steps_per_epoch": 2, "epochs": 1}
+    with pytest.warns(UserWarning, match="Training and evaluation read one generator"):
+        kfit.train_and_evaluate(
+            job.trainer(),
+            kfit.TrainSpec(model_dir=job.folder, verbose=0, **train),
+            kfit.EvalSpec(x=data, steps=1, verbose=0),
+        )
+
+
+def test_a_training_that_begins_anew_is_evaluated_anew(
+    tiny: Any, tmp_path: Path, as_evaluator: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("alone", "beside"):
+        job = Job(tiny, tmp_path / name)
+        best = kfit.BestExporter()
+        for number in range(2):
+            job.run(exporters=best, evaluator=name == "beside")
+            if name == "beside":
+                with as_evaluator():
+                    outcome = job.run(strategy="auto", exporters=best)
+            else:
+                outcome = job.run(exporters=best)  # once more, when all is done
+            assert [e["step"] for e in outcome.evaluations] == [6, 12, 18]
+            assert [line["step"] for line in job.lines()] == [6, 12, 18] * (number + 1)
+            assert best.best is not None
+            assert capsys.readouterr().out.count("has begun anew") == number
+            shutil.rmtree(job.folder / "checkpoints")
+            os.remove(job.folder / "export/best.keras")
+
+
+class OwnEvaluate(keras.Sequential):
+    """Evaluates in its own way, and adds to what Keras finds."""
+
+    def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
+        error = np.mean(np.square(self.predict(x, verbose=0) - y))
+        return {**super().evaluate(x, y, **kwargs), "own": float(error)}
+
+
+def test_the_models_own_evaluate_is_called_in_both_ways(tmp_path: Path, as_evaluator: Any) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+    found: dict[str, Any] = {}
+
+    def run(name: str, *, strategy: str = "one_device", **options: Any) -> Any:
+        keras.utils.set_random_seed(1)
+        model = OwnEvaluate([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        outcome = kfit.train_and_evaluate(
+            kfit.Trainer(model, strategy, seed=3),
+            kfit.TrainSpec(model_dir=tmp_path / name, x=x, y=x[:, :1], epochs=3, verbose=0),
+            kfit.EvalSpec(x=x, y=x[:, :1], verbose=0, **options),
+        )
+        return [e["metrics"] for e in outcome.evaluations], model.get_weights()
+
+    found["alone"], weights = run("alone")
+    _, others = run("beside", evaluator=True)
+    assert all(map(np.array_equal, weights, others))
+    with as_evaluator():
+        found["beside"], _ = run("beside", strategy="auto")
+    assert found["alone"] == found["beside"]
+    assert all(e["own"] == pytest.approx(e["loss"], rel=1e-5) for e in found["alone"])
+    assert len({e["own"] for e in found["alone"]}) == 3
+
+
+def test_two_evaluations_of_one_training_export_apart(job: Job, as_evaluator: Any) -> None:
+    job.run(evaluator=True)
+    with as_evaluator():
+        for name in (None, "other"):
+            job.run(strategy="auto", name=name, exporters=kfit.BestExporter())
+    assert sorted(path.name for path in job.folder.iterdir()) == [
+        *("checkpoints", "eval", "eval_other", "export", "export_other"),
+    ]
+
+
+def test_integers_of_numpy(job: Job) -> None:
+    train = {"epochs": np.int64(2), "max_steps": np.int64(8), "batch_size": np.int64(20)}
+    outcome = job.run(train={**train, "save_freq": np.int64(4), "keep": np.int64(100)})
+    assert [e["step"] for e in outcome.evaluations] == [4, 8]
+
+
+class TwoOptimizers(keras.Model):
+    """A model whose own step builds its optimizers, as that of a GAN does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [keras.layers.Dense(4), keras.layers.Dense(1)]
+        self.both = [keras.optimizers.Adam(), keras.optimizers.Adam()]
+
+    def call(self, x: Any) -> Any:
+        return self.parts[1](self.parts[0](x))
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x))
+        for part, optimizer in zip(self.parts, self.both, strict=True):
+            gradients = tape.gradient(loss, part.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, part.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def test_optimizers_that_a_step_builds_are_exported_by_an_evaluator(
+    tmp_path: Path, as_evaluator: Any
+) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+    seen: dict[bool, list[Any]] = {}
+
+    class Noted(kfit.Exporter):
+        def export(self, model: Any, directory: str, evaluation: dict[str, Any]) -> None:
+            slots = [v.numpy() for optimizer in model.both for v in optimizer.variables]
+            seen.setdefault(beside, []).append(slots)
+
+    def run(name: str, strategy: str, evaluator: bool | None) -> None:
+        model = TwoOptimizers()
+        model.compile(loss="mse")
+        kfit.train_and_evaluate(
+            kfit.Trainer(model, strategy, seed=3),
+            kfit.TrainSpec(model_dir=tmp_path / name, x=x, y=x[:, :1], epochs=2, verbose=0),
+            kfit.EvalSpec(x=x, y=x[:, :1], verbose=0, exporters=Noted(), evaluator=evaluator),
+        )
+
+    for beside in (False, True):
+        keras.utils.set_random_seed(1)
+        run(str(beside), "one_device", beside)
+    with as_evaluator():
+        run("True", "auto", None)
+    assert len(seen[True][0]) > 4
+    for alone, other in zip(seen[False], seen[True], strict=True):
+        assert all(map(np.array_equal, alone, other))
+
+
+def test_tensorboard_of_an_eval_spec(tiny: Any, tmp_path: Path, as_evaluator: Any) -> None:
+    def points(folder: Path) -> Any:
+        events = EventAccumulator(str(folder / "tb/validation"), size_guidance={"tensors": 0})
+        return [e.step for e in events.Reload().Tensors("evaluation_loss_vs_iterations")]
+
+    for name in ("alone", "beside"):
+        job = Job(tiny, tmp_path / name)
+        board = kfit.callbacks.TensorBoard(job.folder / "tb")
+        job.run(callbacks=board, evaluator=name == "beside")
+        if name == "beside":
+            with as_evaluator():
+                job.run(strategy="auto", callbacks=[board])
+        assert points(job.folder) == [6, 12, 18], name
+
+
 def test_an_evaluator_finds_what_the_tasks_that_train_would(
     tiny: Any, tmp_path: Path, as_evaluator: Any
 ) -> None:
@@ -230,12 +522,15 @@ def test_a_chief_that_cannot_write_ends_all_tasks(
         kfit.TrainSpec(model_dir=job.folder, x=job.x, y=job.y, epochs=1),
         kfit.EvalSpec(x=job.x, y=job.y),
     )
-    other = EvaluatedCheckpoints(*specs)
+    other = EvaluatedCheckpoints(job.trainer(), *specs)
     collectives = SimpleNamespace(any_true=lambda own: True)
     other.training = SimpleNamespace(
-        is_chief=False, strategy=SimpleNamespace(host_collectives=collectives)
+        is_chief=False,
+        strategy=SimpleNamespace(host_collectives=collectives),
+        call=SimpleNamespace(graphs=SimpleNamespace(has_default=lambda step: True)),
     )
     monkeypatch.setattr(inline_evaluation, "evaluate_aside", lambda *args, **kwargs: {"loss": 1.0})
+    monkeypatch.setattr(inline_evaluation, "set_aside", lambda *args, **kwargs: nullcontext())
     with pytest.raises(PeerFailedError, match="could not write down or export"):
         other.on_saved()
 

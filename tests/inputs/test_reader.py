@@ -1,6 +1,7 @@
 """What is drawn ahead of training: the state that is saved is that after the last batch taken."""
 
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +51,19 @@ def test_the_mark_is_that_of_the_last_batch_that_was_taken() -> None:
     with reader.held() as mark:
         assert mark is None  # the source and the generators are as they were then
     assert reader.draws
+
+
+def test_no_batch_is_drawn_while_it_is_paused() -> None:
+    source = Source()
+    reader = Reader(iter(source), lambda: source.drawn, lambda: 1)
+    thread = threading.Thread(target=lambda: next(reader))
+    next(reader)  # one is drawn ahead already
+    with reader.paused():
+        thread.start()
+        thread.join(0.1)
+        assert source.drawn == 1
+    thread.join()
+    assert source.drawn == 2
 
 
 def test_a_source_that_draws_nothing_is_known() -> None:

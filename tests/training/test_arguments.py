@@ -128,6 +128,17 @@ def test_what_keras_allows_is_allowed(tiny: Any) -> None:
     trainer.fit(as_dataset(X, Y), class_weight={}, verbose=0)
 
 
+def test_integers_of_numpy_are_saved_like_others(tiny: Any, tmp_path: Any) -> None:
+    n, (x, y) = np.int64, tiny.data(40)
+    backup = kfit.callbacks.BackupAndRestore(tmp_path, save_freq=n(2), delete_checkpoint=False)
+    sizes = {"batch_size": n(10), "steps_per_epoch": n(3), "validation_steps": n(1)}
+    epochs = {"epochs": n(3), "initial_epoch": n(1), "validation_freq": n(1)}
+    trainer = kfit.Trainer(tiny.model(), "one_device", seed=n(3))
+    trainer.fit(x, y, verbose=0, validation_data=(x, y), callbacks=[backup], **sizes, **epochs)
+    assert kfit.checkpoint.Store(tmp_path).newest()[0].about["epoch"] == 3
+    json.loads(trainer.report().to_json())
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     sweep(
