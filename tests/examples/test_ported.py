@@ -43,7 +43,7 @@ SAYS = {
     ],
     "save_and_load.py": ["The loaded model is the saved one: True"],
     "saved_model.py": [r"Served: 9\d"],
-    "tensorboard.py": [
+    "tensorboard_curves.py": [
         "train: 8 epochs, 19 in between",
         "validation: 8 epochs, 0 in between",
         r"train: .*\bkernel\b",

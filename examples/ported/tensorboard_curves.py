@@ -7,7 +7,7 @@ kfit's `TensorBoard` takes the same arguments and writes the same curves. On wor
 writes. The curves of steps (`update_freq`) do not need hooks for batches, so many steps still run
 in one graph call, and a restart writes no point twice. (Keras' own callback works too.)
 
-python examples/ported/tensorboard.py --folder logs && tensorboard --logdir logs
+python examples/ported/tensorboard_curves.py --folder logs && tensorboard --logdir logs
 """
 
 import argparse
