@@ -19,7 +19,7 @@ from typing import Any
 
 from kfit.heartbeat import layout
 from kfit.heartbeat.clock import clock_of_thread
-from kfit.heartbeat.errors import TaskError, chain, write_error
+from kfit.heartbeat.errors import TaskError, chain, is_marked, mark, write_error
 from kfit.heartbeat.layout import (
     BEATS,
     BUSY,
@@ -315,10 +315,9 @@ class Heartbeat:
         """
         if self._path is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             return
-        if any(getattr(each, _NOTED, False) for each in chain(error)):
+        if any(is_marked(each, _NOTED) for each in chain(error)):
             return
-        with contextlib.suppress(AttributeError):  # the class has `__slots__`
-            setattr(error, _NOTED, True)
+        mark(error, _NOTED)
         write_error(self._path, TaskError.of(error))
 
     def in_short(self, error: BaseException, shown: TracebackType | None) -> str | None:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from kfit.argument_checks import check_seconds
+from kfit.heartbeat.summaries import message_of
 from kfit.heartbeat.tracebacks import for_user, say_nothing_of
 from kfit.remote import pickling
 from kfit.remote.call_files import CallFiles, Settings
@@ -186,11 +187,11 @@ def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure])
         return pickling.unpack_result(packed)
     except Exception as error:
         raise LaunchError(
-            f"the result of {_CHIEF} cannot be unpickled here: {type(error).__name__}: {error}; "
+            f"the result of {_CHIEF} cannot be unpickled here: {type(error).__name__}: {message_of(error)}; "
             "return objects of types that this process can import: numbers, arrays, a History or a "
             "Keras model",
             task=_CHIEF,
-            summary=str(error),
+            summary=message_of(error),
         ) from error
 
 

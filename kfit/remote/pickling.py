@@ -18,6 +18,8 @@ from typing import Any
 
 import cloudpickle
 
+from kfit.heartbeat.summaries import message_of
+
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -194,5 +196,5 @@ def _name_of(function: Any) -> str:
 
 
 def _brief(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(message_of(error).split())
     return f"{type(error).__name__}: {text if len(text) <= 200 else text[:197] + '...'}"

@@ -20,6 +20,7 @@ from kfit.heartbeat import (
     read_error,
 )
 from kfit.heartbeat.clock import clock_of_thread
+from kfit.heartbeat.errors import error_path
 
 SOON = 20.0
 
@@ -216,6 +217,35 @@ def test_the_error_that_leaves_a_call_is_noted_once(reader: HeartbeatReader) -> 
     with pytest.raises(SystemExit), heartbeat.call():
         raise SystemExit(143)
     assert read_error(reader.path) == noted
+
+
+class Own(Exception):
+    def __str__(self) -> str:
+        return f"at {self.missing}"  # type: ignore[attr-defined]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError("read-only")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no ==")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_error_whose_own_methods_fail_is_noted_as_itself(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    error = Own()
+    try:
+        heartbeat.note_error(Own())
+        raise error from Own()
+    except Own as raised:
+        heartbeat.note_error(raised)
+    noted = read_error(reader.path)
+    assert noted is not None
+    assert noted.summary == "Own: <exception str() failed>"
+    os.remove(error_path(reader.path))
+    heartbeat.note_error(error)
+    assert read_error(reader.path) is None
 
 
 def test_what_ends_the_process_is_noted(reader: HeartbeatReader) -> None:

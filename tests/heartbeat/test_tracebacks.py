@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -365,3 +366,40 @@ def test_an_iterator_gives_its_portions_and_is_closed() -> None:
     assert ends == [3]
     begun.close()
     assert ends == [3, 2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    step: int
+
+
+class ReadOnly(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError("read-only")
+
+
+class Unequal(Exception):
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no ==")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class WithoutMessage(Exception):
+    def __str__(self) -> str:
+        return f"at {self.missing}"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("error", [Frozen(3), ReadOnly(), Unequal(), WithoutMessage()], ids=repr)
+def test_an_error_of_any_class_leaves_as_itself(error: Exception) -> None:
+    def fails() -> None:
+        try:
+            raise Unequal
+        except Unequal:
+            raise error
+
+    with pytest.raises(type(error)) as raised:
+        for_user(fails)()
+    assert raised.value is error
+    say_nothing_of(error)
+    assert of_user(error, error.__traceback__) is not None

@@ -58,3 +58,15 @@ def test_without_restarts_nothing_is_printed(
     shown, recorded = printed(KeyError("label"), tmp_path, capsys, loud=False)
     assert shown == ""
     assert "KeyError" in recorded
+
+
+class WithoutMessage(Exception):
+    def __str__(self) -> str:
+        return f"at {self.missing}"  # type: ignore[attr-defined]
+
+
+def test_an_error_whose_message_fails_is_recorded_as_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, recorded = printed(WithoutMessage(), tmp_path, capsys)
+    assert recorded.endswith("WithoutMessage: <exception str() failed>")
