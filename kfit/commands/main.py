@@ -31,6 +31,7 @@ from kfit.commands.program import add_program, name_of_program, note_options_of_
 from kfit.commands.server import add_server
 from kfit.commands.verify import add_verify
 from kfit.lazy import closest_name
+from kfit.supervisor.signals import exit_codes_kept
 
 _USAGE_ERROR = 2
 # This script is run as a file: for `python -m`, Python would first look for `kfit` in the current
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit code of the subcommand.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_streams()
     try:
         _refuse_faults()
         if words and words[0].endswith(".py"):
@@ -58,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         arguments = parser.parse_args(words)
-        code = int(arguments.command(arguments))
+        with exit_codes_kept():
+            code = int(arguments.command(arguments))
         sys.stdout.flush()
         return code
     except (CommandError, ClusterError) as error:
@@ -74,6 +77,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:
         # argparse raises SystemExit after --help and --version.
         return done.code if isinstance(done.code, int) else _USAGE_ERROR
+
+
+def _open_missing_streams() -> None:
+    """Opens the standard streams that this process was started without, as by `>&-`.
+
+    What is written to them is dropped. Otherwise the next file that is opened would get their
+    number, and child processes would write to it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free
+            os.set_inheritable(opened, True)
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "r" if name == "stdin" else "w")  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _refuse_faults() -> None:

@@ -22,6 +22,7 @@ from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Tasks
 from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
 from kfit.supervisor.reaper import Reaper
+from kfit.supervisor.signals import exit_codes_kept
 from kfit.supervisor.task_logs import TaskLogs
 
 Plan = Callable[[], Sequence[TaskCommand]]
@@ -117,6 +118,7 @@ class LocalBackend(Backend):
             A function that starts the tasks of one attempt (`Start`).
         """
         with (
+            exit_codes_kept(),
             tempfile.TemporaryDirectory(
                 prefix="kfit-", dir=heartbeat_root(), ignore_cleanup_errors=True
             ) as folder,

@@ -93,6 +93,7 @@ class Supervisor:
         announce_stop: Whether to print that a signal stops the run. Another supervisor that stops
             this one prints it by itself.
         stdout: The stream to which the tasks' standard output is written; `sys.stdout` by default.
+            If a process has no such stream, nothing is written.
         stderr: The stream to which the tasks' standard error and the final report are written;
             `sys.stderr` by default.
         events: The events that the supervisor waits for, and its clock; tests replace them.

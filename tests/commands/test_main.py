@@ -117,6 +117,16 @@ def test_one_worker_is_as_if_run_by_python(script: Path) -> None:
     assert kfit("run", str(script), "--lr", "0.1").stderr == ""
 
 
+def test_streams_that_are_closed_are_empty(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import os\nfor i in range(2000): print(i)\nos.fstat(0)\nos.fstat(2)\n")
+    for options in ("", "--workers 2 --no-join"):
+        command = f"exec {sys.executable} -m kfit run {options} {program} <&- >&- 2>{tmp_path}/err"
+        done = subprocess.run(["sh", "-c", command], env=environment(), timeout=SOON)
+        assert done.returncode == 0, (tmp_path / "err").read_text()
+        assert "Traceback" not in (tmp_path / "err").read_text()
+
+
 def test_the_cpu_is_split_for_a_single_process(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(
