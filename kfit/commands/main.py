@@ -23,7 +23,8 @@ from typing import Any, Literal, NoReturn
 from kfit import fault_sites
 from kfit.argument_checks import CommandError, read_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
-from kfit.cluster.resolvers import cluster_source, current_cluster
+from kfit.cluster.resolvers import cluster_source, current_cluster, start_timeout_of
+from kfit.cluster.secret import secret_of_run
 from kfit.commands.doctor import add_doctor
 from kfit.commands.inspect import add_inspect
 from kfit.commands.manifest import add_manifest
@@ -34,6 +35,7 @@ from kfit.lazy import closest_name
 from kfit.supervisor.signals import exit_codes_kept
 
 _USAGE_ERROR = 2
+_STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 # This script is run as a file: for `python -m`, Python would first look for `kfit` in the current
 # directory.
 _RUN_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_script.py")
@@ -224,7 +226,8 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="seconds without progress after which a task in fit, evaluate or predict counts as "
         "hung: its stacks are printed, and it is killed. auto: 10 (or 5 times the usual interval) "
         "in a step, 60 (or 5 times the longest so far) in a hook or while it waits for the user's "
-        "data, with a message after 10; off: never, as for a debugger (default: auto)",
+        "data, with a message after 10; off: never, as for a debugger, which can "
+        "read from the terminal if there is one task (default: auto)",
     )
     parser.add_argument(
         "--grace",
@@ -324,6 +327,8 @@ def _run(arguments: argparse.Namespace) -> int:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
     if arguments.log_format not in (None, "text", "json"):
         raise CommandError(f"`--log-format` is {arguments.log_format!r}; expected 'text' or 'json'")
+    if arguments.log_dir == "":
+        raise CommandError("`--log-dir` is ''; expected the path of a folder")
     if arguments.log_format and not arguments.log_dir:
         raise CommandError(
             f"`--log-format` is {arguments.log_format!r}, but nothing is logged; add "
@@ -379,13 +384,17 @@ def _run(arguments: argparse.Namespace) -> int:
             program = joining
         task = TaskCommand(str(cluster.task), program, task_environment(environ))
         plan = lambda: [task]  # noqa: E731
+    # A single task needs no prefix. Without a prefix its output does not go through a pipe, so its
+    # progress bar works. A terminal still shows at once that something has begun.
+    prefix = cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator
+    if prefix:
+        start_timeout_of(environ)
+    if cluster is not None:
+        secret_of_run(environ)
     for stream in (sys.stdout, sys.stderr):
         # Printing a task's progress bar must not raise if this stream does not use UTF-8.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    # A single task needs no prefix. Without a prefix its output does not go through a pipe, so its
-    # progress bar works. A terminal still shows at once that something has begun.
-    prefix = cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator
     if prefix:
         print(f"kfit: {_what_starts(cluster, workers or 1, ps or 0, arguments)}", file=sys.stderr)
     elif is_terminal(sys.stderr):
@@ -514,6 +523,11 @@ def _program(
         raise CommandError(
             f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; {hint}, or "
             "`-m module`"
+        )
+    if not os.path.isfile(path) or os.path.abspath(path).startswith(_STREAMS):
+        raise CommandError(
+            f"`script.py` is {path!r}, no file on a disk: each task and each restart would read "
+            "the rest of it; save the script to a file"
         )
     if not os.access(path, os.R_OK):
         raise CommandError(

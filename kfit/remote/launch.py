@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from kfit.argument_checks import check_seconds
+from kfit.cluster.resolvers import start_timeout_of
 from kfit.heartbeat.summaries import message_of
 from kfit.heartbeat.tracebacks import for_user, say_nothing_of
 from kfit.remote import pickling
@@ -100,7 +101,7 @@ def launch(
         as the History of `fit`, are returned without their model.
 
     Raises:
-        ValueError: If an argument is wrong, or cannot be pickled.
+        ValueError: If an argument or KFIT_START_TIMEOUT is wrong, or an argument cannot be pickled.
         LaunchError: If `function` raised an error on a worker, or if a worker was killed or hung,
             and no restart was left. Also if the result cannot be pickled or unpickled, or if Ray
             has no room for the workers.
@@ -112,6 +113,7 @@ def launch(
     if start_timeout is not None:
         check_seconds("start_timeout", start_timeout, above_zero=True)
         variables["KFIT_START_TIMEOUT"] = str(start_timeout)
+    start_timeout_of({**os.environ, **variables})
     check_seconds("grace", grace)
     worker_resources = WorkerResources(
         cpus=cpus, gpus=gpus, resources=resources, placement=placement

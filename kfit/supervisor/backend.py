@@ -77,7 +77,8 @@ class LocalBackend(Backend):
     Args:
         plan: A function that returns the commands to run. It is called for each attempt of the run,
             since each attempt needs free ports.
-        prefix: Whether to print each task's name before its lines.
+        prefix: Whether to print each task's name before its lines. If not, the tasks have the stdin
+            of this process.
         folder: A folder to be removed, with its files, if this process is killed. If this process
             ends in another way, the caller must remove the folder. None for no folder.
         sample_interval: Seconds between two looks of a task at its own state, such as its use of

@@ -32,6 +32,9 @@ from kfit.supervisor.restarts import Restarts
 from kfit.supervisor.run_report import Failure, report_failure, report_stop
 from kfit.supervisor.signals import FORWARDED, signal_name
 
+WRONG_USAGE = 2
+"""The exit code of a program whose command line or configuration is wrong, as of `argparse`."""
+
 COULD_NOT_START = 127
 """The exit code of a run whose program could not be started, as in a shell."""
 
@@ -475,6 +478,12 @@ class SupervisorPolicy:
             )
         elif own and own.is_permanent and self._restarts.budget:
             self._say("a restart would end by the same error, so there is none")
+            delay = None
+        elif cause.exit_code == WRONG_USAGE and self._restarts.budget:
+            self._say(
+                f"exit code {WRONG_USAGE} means that the command line or the configuration is "
+                "wrong, so there is no restart"
+            )
             delay = None
         if delay is None or self._is_last:
             self._give_up(life, cause)

@@ -1,5 +1,6 @@
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -125,6 +126,51 @@ def test_streams_that_are_closed_are_empty(tmp_path: Path) -> None:
         done = subprocess.run(["sh", "-c", command], env=environment(), timeout=SOON)
         assert done.returncode == 0, (tmp_path / "err").read_text()
         assert "Traceback" not in (tmp_path / "err").read_text()
+
+
+def test_the_only_task_has_the_stdin(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import sys\nprint(repr(sys.stdin.read()))\n")
+    for options, expected in (([], "'typed'\n"), (["--workers=2", "--no-join"], "''\n")):
+        done = subprocess.run(
+            [*KFIT, "run", *options, str(program)],
+            env=environment(),
+            input="typed",
+            capture_output=True,
+            text=True,
+            timeout=SOON,
+        )
+        assert done.returncode == 0, done.stderr
+        assert all(line.endswith(expected) for line in done.stdout.splitlines(keepends=True))
+
+
+def test_the_only_task_can_ask_in_a_terminal(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("print(repr(input('name? ')))\n")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*KFIT, "run", str(program)], environment())
+    shown = b""
+    try:
+        while b"name? " not in shown:
+            shown += os.read(terminal, 1000)
+        os.write(terminal, b"me\n")
+        while b"'me'" not in shown:
+            shown += os.read(terminal, 1000)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        os.close(terminal)
+
+
+def test_wrong_settings_are_refused_before_any_task_is_started(script: Path) -> None:
+    for changed, word in (
+        ({"KFIT_SECRET": "short", "TF_CONFIG": GOOD_CONFIG}, "`KFIT_SECRET` has 5 characters"),
+        ({"KFIT_START_TIMEOUT": "abc", "TF_CONFIG": GOOD_CONFIG}, "Got: 'abc'"),
+    ):
+        done = kfit("run", "--max-restarts", "3", str(script), **changed)
+        assert (done.returncode, done.stdout) == (2, "")
+        [line] = done.stderr.splitlines()
+        assert word in line
 
 
 def test_the_cpu_is_split_for_a_single_process(tmp_path: Path) -> None:
@@ -303,6 +349,9 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
         (["run"], "", ["`script.py` is missing"]),
         (["run", "no.py"], "", ["`script.py` is 'no.py', which does not exist in"]),
         (["run", "{folder}"], "", ["a directory"]),
+        (["run", "/dev/stdin"], "", ["`script.py` is '/dev/stdin', no file on a disk"]),
+        (["run", "/dev/null"], "", ["`script.py` is '/dev/null', no file on a disk"]),
+        (["run", "--log-dir", "", "{script}"], "", ["`--log-dir` is ''; expected the path"]),
         (["run", "-m"], "", ["`-m` is missing"]),
         (["run", "-m", "train.py-x"], "", ["`-m` is 'train.py-x'"]),
         (["run", "--worker", "2", "{script}"], "", ["--worker"]),

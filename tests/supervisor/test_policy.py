@@ -373,6 +373,18 @@ def test_an_error_that_no_restart_can_mend_costs_none() -> None:
     assert world.lines[-1].endswith("exit code 1: SnapshotMismatchError: other layers")
 
 
+def test_a_wrong_command_line_costs_no_restart() -> None:
+    world = World(budget=9)
+    world.exit("worker 1", 2)
+    world.exit_all(-15)
+    assert (world.life.exit_code, len(world.generations)) == (2, 1)
+    assert any(line.startswith("exit code 2 means") for line in world.lines)
+    unlimited = World(budget=0)
+    unlimited.exit("worker 1", 2)
+    unlimited.exit_all(-15)
+    assert not any(line.startswith("exit code 2 means") for line in unlimited.lines)
+
+
 @pytest.mark.parametrize("code", [-9, 1])
 def test_kills_and_lost_peers_use_all_restarts(code: int) -> None:
     world = World(budget=3)
