@@ -21,14 +21,19 @@ from functools import partial
 from typing import Any, Literal, NoReturn
 
 from kfit import fault_sites
-from kfit.argument_checks import CommandError, read_seconds
+from kfit.argument_checks import CommandError, is_url, read_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster, start_timeout_of
 from kfit.cluster.secret import secret_of_run
 from kfit.commands.doctor import add_doctor
 from kfit.commands.inspect import add_inspect
 from kfit.commands.manifest import add_manifest
-from kfit.commands.program import add_program, name_of_program, note_options_of_the_script
+from kfit.commands.program import (
+    add_program,
+    check_module,
+    name_of_program,
+    note_options_of_the_script,
+)
 from kfit.commands.server import add_server
 from kfit.commands.verify import add_verify
 from kfit.lazy import closest_name
@@ -76,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # again when it writes what is left at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT  # where kfit was tells the user nothing
     except SystemExit as done:
         # argparse raises SystemExit after --help and --version.
         return done.code if isinstance(done.code, int) else _USAGE_ERROR
@@ -329,6 +336,10 @@ def _run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"`--log-format` is {arguments.log_format!r}; expected 'text' or 'json'")
     if arguments.log_dir == "":
         raise CommandError("`--log-dir` is ''; expected the path of a folder")
+    if arguments.log_dir and is_url(arguments.log_dir):
+        raise CommandError(
+            f"`--log-dir` is {arguments.log_dir!r}, a URL; expected the path of a folder"
+        )
     if arguments.log_format and not arguments.log_dir:
         raise CommandError(
             f"`--log-format` is {arguments.log_format!r}, but nothing is logged; add "
@@ -499,9 +510,7 @@ def _program(
         CommandError: If the script cannot be read, or the module's name is wrong.
     """
     if module is not None:
-        if not module or not all(part.isidentifier() for part in module[0].split(".")):
-            found = repr(module[0]) if module else "missing"
-            raise CommandError(f"`-m` is {found}; expected a module's name, as in `-m pkg.train`")
+        check_module(module)
         return ("-m", *module)
     if script[:1] == ["--"]:
         script = script[1:]

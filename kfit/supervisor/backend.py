@@ -20,7 +20,7 @@ from kfit.heartbeat.layout import SAMPLE_INTERVAL
 from kfit.supervisor.heartbeat_files import HeartbeatFiles, heartbeat_root
 from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Tasks
-from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
+from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit, TaskStartError
 from kfit.supervisor.reaper import Reaper
 from kfit.supervisor.signals import exit_codes_kept
 from kfit.supervisor.task_logs import TaskLogs
@@ -131,7 +131,13 @@ class LocalBackend(Backend):
                     replace(command, env=identified(command.env)) for command in self._plan()
                 ]
                 names = [command.name for command in commands]
-                heartbeats = HeartbeatFiles(folder, number, names, self._sample_interval)
+                try:
+                    heartbeats = HeartbeatFiles(folder, number, names, self._sample_interval)
+                except OSError as error:
+                    raise TaskStartError(
+                        f"the tasks could not be started: {folder} cannot be written: "
+                        f"{error.strerror}"
+                    ) from None
                 generation = Generation(
                     commands,
                     output=output,

@@ -351,6 +351,10 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
         (["run", "{folder}"], "", ["a directory"]),
         (["run", "/dev/stdin"], "", ["`script.py` is '/dev/stdin', no file on a disk"]),
         (["run", "/dev/null"], "", ["`script.py` is '/dev/null', no file on a disk"]),
+        (["run", "--log-dir", "gs://a/b", "{script}"], "", ["`--log-dir` is 'gs://a/b', a URL"]),
+        (["manifest", "slurm", "--backup-dir", "gs://a", "b.py"], "", ["`--backup-dir` is", "URL"]),
+        (["manifest", "slurm", "-m", "bad-name"], "", ["`-m` is 'bad-name'; expected a module"]),
+        (["manifest", "slurm", "-m"], "", ["`-m` is missing"]),
         (["run", "--log-dir", "", "{script}"], "", ["`--log-dir` is ''; expected the path"]),
         (["run", "-m"], "", ["`-m` is missing"]),
         (["run", "-m", "train.py-x"], "", ["`-m` is 'train.py-x'"]),
@@ -405,6 +409,19 @@ def test_refuses_at_once(
     assert line.startswith("kfit: error: ")
     for word in words:
         assert word in line
+
+
+@pytest.mark.parametrize("system", [["kubernetes", "--image", "x"], ["slurm"]])
+def test_options_of_a_manifest_after_the_script_are_told(
+    system: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["manifest", *system, "train.py", "--gpus", "4", "--lr", "1"]) == 0
+    told = capsys.readouterr()
+    assert "train.py" in told.out
+    assert told.err == (
+        f"kfit: note: `--gpus` is passed to train.py, since it stands after it; options of `kfit "
+        f"manifest {system[0]}` come before the script\n"
+    )
 
 
 def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
