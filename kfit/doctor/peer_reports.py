@@ -91,7 +91,9 @@ def exchange_reports(
         doctors = _Doctors(cluster, own, sees)
     except ClusterError as error:  # without a good secret no task answers another
         text, _, fix = str(error).partition("; ")
-        return PeerReports({}, Peer(own.task, cluster.address), [Finding("secret", False, text, fix)])
+        return PeerReports(
+            {}, Peer(own.task, cluster.address), [Finding("secret", False, text, fix)]
+        )
     result, listener = doctors.result, None
     called = list(result.peers.values())
     try:

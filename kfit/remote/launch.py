@@ -189,9 +189,9 @@ def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure])
         return pickling.unpack_result(packed)
     except Exception as error:
         raise LaunchError(
-            f"the result of {_CHIEF} cannot be unpickled here: {type(error).__name__}: {message_of(error)}; "
-            "return objects of types that this process can import: numbers, arrays, a History or a "
-            "Keras model",
+            f"the result of {_CHIEF} cannot be unpickled here: {type(error).__name__}: "
+            f"{message_of(error)}; return objects of types that this process can import: numbers, "
+            "arrays, a History or a Keras model",
             task=_CHIEF,
             summary=message_of(error),
         ) from error

@@ -95,17 +95,17 @@ def test_of_what_a_process_printed_last_the_reason_is_taken(
     assert summary_of_lines(lines) == expected
 
 
-class WithoutMessage(Exception):
+class WithoutMessageError(Exception):
     def __str__(self) -> str:
         return f"at {self.missing}"  # type: ignore[attr-defined]
 
 
-class WithNumber(Exception):
+class WithNumberError(Exception):
     def __str__(self) -> str:
         return 5  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("error", [WithoutMessage(), WithNumber()])
+@pytest.mark.parametrize("error", [WithoutMessageError(), WithNumberError()])
 def test_an_error_whose_message_fails_has_the_text_of_python(error: Exception) -> None:
     assert message_of(error) == "<exception str() failed>"
     assert summary_of(error) == f"{type(error).__name__}: <exception str() failed>"

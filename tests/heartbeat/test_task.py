@@ -134,9 +134,8 @@ def test_a_generator_may_be_resumed_by_another_thread(reader: HeartbeatReader) -
     heartbeat = of(reader)
 
     def predictions() -> Any:
-        with heartbeat.call(), heartbeat.phase(Phase.STEP):
-            with heartbeat.paused():
-                yield 1
+        with heartbeat.call(), heartbeat.phase(Phase.STEP), heartbeat.paused():
+            yield 1
 
     taken = predictions()
     with heartbeat.call(), heartbeat.hook("on_epoch_end"):
@@ -219,7 +218,7 @@ def test_the_error_that_leaves_a_call_is_noted_once(reader: HeartbeatReader) -> 
     assert read_error(reader.path) == noted
 
 
-class Own(Exception):
+class OwnError(Exception):
     def __str__(self) -> str:
         return f"at {self.missing}"  # type: ignore[attr-defined]
 
@@ -234,15 +233,15 @@ class Own(Exception):
 
 def test_an_error_whose_own_methods_fail_is_noted_as_itself(reader: HeartbeatReader) -> None:
     heartbeat = of(reader)
-    error = Own()
+    error = OwnError()
     try:
-        heartbeat.note_error(Own())
-        raise error from Own()
-    except Own as raised:
+        heartbeat.note_error(OwnError())
+        raise error from OwnError()
+    except OwnError as raised:
         heartbeat.note_error(raised)
     noted = read_error(reader.path)
     assert noted is not None
-    assert noted.summary == "Own: <exception str() failed>"
+    assert noted.summary == "OwnError: <exception str() failed>"
     os.remove(error_path(reader.path))
     heartbeat.note_error(error)
     assert read_error(reader.path) is None

@@ -369,34 +369,36 @@ def test_an_iterator_gives_its_portions_and_is_closed() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Frozen(Exception):
+class FrozenError(Exception):
     step: int
 
 
-class ReadOnly(Exception):
+class ReadOnlyError(Exception):
     def __setattr__(self, name: str, value: object) -> None:
         raise TypeError("read-only")
 
 
-class Unequal(Exception):
+class UnequalError(Exception):
     def __eq__(self, other: object) -> bool:
         raise RuntimeError("no ==")
 
     __hash__ = None  # type: ignore[assignment]
 
 
-class WithoutMessage(Exception):
+class WithoutMessageError(Exception):
     def __str__(self) -> str:
         return f"at {self.missing}"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("error", [Frozen(3), ReadOnly(), Unequal(), WithoutMessage()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [FrozenError(3), ReadOnlyError(), UnequalError(), WithoutMessageError()], ids=repr
+)
 def test_an_error_of_any_class_leaves_as_itself(error: Exception) -> None:
     def fails() -> None:
         try:
-            raise Unequal
-        except Unequal:
-            raise error
+            raise UnequalError
+        except UnequalError:
+            raise error  # noqa: B904  as a hook may
 
     with pytest.raises(type(error)) as raised:
         for_user(fails)()
