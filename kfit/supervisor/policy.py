@@ -10,6 +10,8 @@ end together, and a restart is the next generation. The rules are:
   failed at the end.
 - If only tasks are left that serve others (a ps), they are stopped, which is not a failure.
 - When all tasks have ended, the run succeeds or fails, or the next generation starts after a delay.
+- No generation follows one that has ended by what a restart cannot mend, such as a wrong command
+  line (`WRONG_USAGE`).
 
 `SupervisorPolicy` handles one event at a time, and sets the time until which to wait for the next
 event. The supervisor passes it real events and tasks; a test passes simulated ones.
