@@ -61,12 +61,17 @@ def check_no_url(name: str, path: str | os.PathLike[str]) -> None:
     Raises:
         ValueError: If it is a URL.
     """
-    if _URL.match(os.fspath(path)):
+    if is_url(path):
         raise ValueError(
             f"`{name}` must be a path of a file system, whose files kfit can rename and lock. "
             f"Received: {os.fspath(path)!r}. Give a folder of a mounted disk, such as one by "
             "gcsfuse or a persistent volume."
         )
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a path is a URL, such as "gs://bucket/model.keras"."""
+    return _URL.match(os.fspath(path)) is not None
 
 
 def check_positive(**arguments: Any) -> None:

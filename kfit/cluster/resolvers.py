@@ -66,7 +66,7 @@ def start_timeout_of(environ: Environ = os.environ) -> float:
     It is the value of the environment variable KFIT_START_TIMEOUT; by default 60.
 
     Raises:
-        ValueError: If KFIT_START_TIMEOUT is not a number of seconds above 0.
+        ClusterError: If KFIT_START_TIMEOUT is not a number of seconds above 0.
     """
     text = environ.get("KFIT_START_TIMEOUT", "60")
     try:
@@ -74,7 +74,9 @@ def start_timeout_of(environ: Environ = os.environ) -> float:
     except ValueError:
         seconds = math.nan
     if not (seconds > 0 and math.isfinite(seconds)):
-        raise ValueError(f"`KFIT_START_TIMEOUT` must be a number of seconds above 0. Got: {text!r}")
+        raise ClusterError(
+            f"`KFIT_START_TIMEOUT` must be a number of seconds above 0. Got: {text!r}"
+        )
     return seconds
 
 

@@ -154,6 +154,6 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
     if default is not None and not environ.get(name):
         return default
     text = _text(environ, name)
-    if not re.fullmatch("[0-9]{1,9}", text):
+    if not re.fullmatch("[0-9]{1,18}", text):  # ids of jobs have up to ten
         raise ClusterError(f"`{name}` is {text!r}; expected a whole number")
     return int(text)

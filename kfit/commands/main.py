@@ -21,18 +21,26 @@ from functools import partial
 from typing import Any, Literal, NoReturn
 
 from kfit import fault_sites
-from kfit.argument_checks import CommandError, read_seconds
+from kfit.argument_checks import CommandError, is_url, read_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
-from kfit.cluster.resolvers import cluster_source, current_cluster
+from kfit.cluster.resolvers import cluster_source, current_cluster, start_timeout_of
+from kfit.cluster.secret import secret_of_run
 from kfit.commands.doctor import add_doctor
 from kfit.commands.inspect import add_inspect
 from kfit.commands.manifest import add_manifest
-from kfit.commands.program import add_program, name_of_program, note_options_of_the_script
+from kfit.commands.program import (
+    add_program,
+    check_module,
+    name_of_program,
+    note_options_of_the_script,
+)
 from kfit.commands.server import add_server
 from kfit.commands.verify import add_verify
 from kfit.lazy import closest_name
+from kfit.supervisor.signals import exit_codes_kept
 
 _USAGE_ERROR = 2
+_STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 # This script is run as a file: for `python -m`, Python would first look for `kfit` in the current
 # directory.
 _RUN_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_script.py")
@@ -49,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit code of the subcommand.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_streams()
     try:
         _refuse_faults()
         if words and words[0].endswith(".py"):
@@ -58,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         arguments = parser.parse_args(words)
-        code = int(arguments.command(arguments))
+        with exit_codes_kept():
+            code = int(arguments.command(arguments))
         sys.stdout.flush()
         return code
     except (CommandError, ClusterError) as error:
@@ -71,9 +81,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         # again when it writes what is left at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT  # where kfit was tells the user nothing
     except SystemExit as done:
         # argparse raises SystemExit after --help and --version.
         return done.code if isinstance(done.code, int) else _USAGE_ERROR
+
+
+def _open_missing_streams() -> None:
+    """Opens the standard streams that this process was started without, as by `>&-`.
+
+    What is written to them is dropped. Otherwise the next file that is opened would get their
+    number, and child processes would write to it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # it gets the lowest number that is free
+            os.set_inheritable(opened, True)
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "r" if name == "stdin" else "w")  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _refuse_faults() -> None:
@@ -204,7 +233,8 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="seconds without progress after which a task in fit, evaluate or predict counts as "
         "hung: its stacks are printed, and it is killed. auto: 10 (or 5 times the usual interval) "
         "in a step, 60 (or 5 times the longest so far) in a hook or while it waits for the user's "
-        "data, with a message after 10; off: never, as for a debugger (default: auto)",
+        "data, with a message after 10; off: never, as for a debugger, which can "
+        "read from the terminal if there is one task (default: auto)",
     )
     parser.add_argument(
         "--grace",
@@ -304,6 +334,12 @@ def _run(arguments: argparse.Namespace) -> int:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
     if arguments.log_format not in (None, "text", "json"):
         raise CommandError(f"`--log-format` is {arguments.log_format!r}; expected 'text' or 'json'")
+    if arguments.log_dir == "":
+        raise CommandError("`--log-dir` is ''; expected the path of a folder")
+    if arguments.log_dir and is_url(arguments.log_dir):
+        raise CommandError(
+            f"`--log-dir` is {arguments.log_dir!r}, a URL; expected the path of a folder"
+        )
     if arguments.log_format and not arguments.log_dir:
         raise CommandError(
             f"`--log-format` is {arguments.log_format!r}, but nothing is logged; add "
@@ -359,13 +395,17 @@ def _run(arguments: argparse.Namespace) -> int:
             program = joining
         task = TaskCommand(str(cluster.task), program, task_environment(environ))
         plan = lambda: [task]  # noqa: E731
+    # A single task needs no prefix. Without a prefix its output does not go through a pipe, so its
+    # progress bar works. A terminal still shows at once that something has begun.
+    prefix = cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator
+    if prefix:
+        start_timeout_of(environ)
+    if cluster is not None:
+        secret_of_run(environ)
     for stream in (sys.stdout, sys.stderr):
         # Printing a task's progress bar must not raise if this stream does not use UTF-8.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    # A single task needs no prefix. Without a prefix its output does not go through a pipe, so its
-    # progress bar works. A terminal still shows at once that something has begun.
-    prefix = cluster is not None or workers not in (None, 1) or bool(ps) or arguments.evaluator
     if prefix:
         print(f"kfit: {_what_starts(cluster, workers or 1, ps or 0, arguments)}", file=sys.stderr)
     elif is_terminal(sys.stderr):
@@ -470,9 +510,7 @@ def _program(
         CommandError: If the script cannot be read, or the module's name is wrong.
     """
     if module is not None:
-        if not module or not all(part.isidentifier() for part in module[0].split(".")):
-            found = repr(module[0]) if module else "missing"
-            raise CommandError(f"`-m` is {found}; expected a module's name, as in `-m pkg.train`")
+        check_module(module)
         return ("-m", *module)
     if script[:1] == ["--"]:
         script = script[1:]
@@ -494,6 +532,11 @@ def _program(
         raise CommandError(
             f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; {hint}, or "
             "`-m module`"
+        )
+    if not os.path.isfile(path) or os.path.abspath(path).startswith(_STREAMS):
+        raise CommandError(
+            f"`script.py` is {path!r}, no file on a disk: each task and each restart would read "
+            "the rest of it; save the script to a file"
         )
     if not os.access(path, os.R_OK):
         raise CommandError(

@@ -9,7 +9,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from kfit.argument_checks import CommandError
+from kfit.argument_checks import CommandError, is_url
+from kfit.commands.program import check_module, note_options_of_the_script
 from kfit.manifest.job import Job, check_environment, name_of, refuse_control
 
 
@@ -60,7 +61,7 @@ def _add_kubernetes(systems: Any) -> None:
         "pods are on several nodes",
     )
     _add_shared(parser, memory="16Gi")
-    parser.set_defaults(command=_kubernetes)
+    parser.set_defaults(command=_kubernetes, options=parser.options(), shown_as=parser.prog)
 
 
 def _add_slurm(systems: Any) -> None:
@@ -85,7 +86,7 @@ def _add_slurm(systems: Any) -> None:
         help="a line of shell to run first, such as 'module load cuda'; may be given again",
     )
     _add_shared(parser, memory="64G")
-    parser.set_defaults(command=_slurm)
+    parser.set_defaults(command=_slurm, options=parser.options(), shown_as=parser.prog)
 
 
 def _add_shared(parser: argparse.ArgumentParser, memory: str) -> None:
@@ -184,6 +185,13 @@ def _job(arguments: argparse.Namespace, workers: int) -> Job:
     program = _program(arguments)
     for word in program:
         refuse_control("script.py", word)
+    if program:
+        note_options_of_the_script(program, arguments.options, arguments.shown_as)
+    if arguments.backup_dir is not None and is_url(arguments.backup_dir):
+        raise CommandError(
+            f"`--backup-dir` is {arguments.backup_dir!r}, a URL; expected a path of a file system, "
+            "such as that of a mounted volume"
+        )
     name = name_of(program) if arguments.name is None else arguments.name
     return Job(
         name=f"{name}-doctor" if arguments.doctor else name,
@@ -207,9 +215,11 @@ def _program(arguments: argparse.Namespace) -> Sequence[str]:
     No file is checked, since the program need not exist on this host.
 
     Raises:
-        CommandError: If the program is missing, or begins with "-", as an option does.
+        CommandError: If the program is missing, begins with "-", as an option does, or is no name
+            of a module after `-m`.
     """
-    if arguments.module:
+    if arguments.module is not None:
+        check_module(arguments.module)
         return ("-m", *arguments.module)
     script = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script
     if not script and not arguments.doctor:

@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from kfit.argument_checks import CommandError
+
 
 def add_program(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments `script` and `module`, which take the rest of the command line.
@@ -26,6 +28,17 @@ def add_program(parser: argparse.ArgumentParser) -> None:
         metavar="script.py",
         help="the training script, with the arguments that follow",
     )
+
+
+def check_module(module: Sequence[str]) -> None:
+    """Checks the words after the option `-m`: a module and its arguments.
+
+    Raises:
+        CommandError: If there is none, or it is no name of a module.
+    """
+    if not module or not all(part.isidentifier() for part in module[0].split(".")):
+        found = repr(module[0]) if module else "missing"
+        raise CommandError(f"`-m` is {found}; expected a module's name, as in `-m pkg.train`")
 
 
 def note_options_of_the_script(words: Sequence[str], options: Sequence[str], command: str) -> None:

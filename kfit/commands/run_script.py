@@ -52,7 +52,7 @@ def main(words: list[str]) -> None:
         return
     sys.argv[:] = words
     # Python runs a script under the path as it was given, made absolute but not normalized.
-    path = os.path.join(os.getcwd(), words[0])
+    path = words[0] if os.path.isabs(words[0]) else os.path.join(os.getcwd(), words[0])
     if pkgutil.get_importer(path) is not None:  # a zip file
         sys.path.insert(0, path)
         _prepare(options)

@@ -87,7 +87,13 @@ def exchange_reports(
         The reports of the tasks that answered, and findings about all addresses.
     """
     deadline = time.monotonic() + timeout
-    doctors = _Doctors(cluster, own, sees)
+    try:
+        doctors = _Doctors(cluster, own, sees)
+    except ClusterError as error:  # without a good secret no task answers another
+        text, _, fix = str(error).partition("; ")
+        return PeerReports(
+            {}, Peer(own.task, cluster.address), [Finding("secret", False, text, fix)]
+        )
     result, listener = doctors.result, None
     called = list(result.peers.values())
     try:

@@ -14,6 +14,7 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 
+from kfit.argument_checks import is_url
 from kfit.doctor.findings import Finding
 from kfit.doctor.report import Report
 
@@ -42,6 +43,8 @@ def check_backup(
     def finding(ok: bool, text: str, fix: str = "") -> list[Finding]:
         return [Finding("backup", ok, text, fix, about=directory)]
 
+    if is_url(directory):
+        return [_no_path("backup", directory)]
     if not is_chief:
         return finding(True, f"{directory}: only the chief writes there")
     missing = _missing(directory)
@@ -92,6 +95,9 @@ def shared_probe(directory: str | None) -> Iterator[tuple[str, list[Finding]]]:
     """
     if directory is None:
         yield "", []
+        return
+    if is_url(directory):
+        yield "", [_no_path("shared directory", directory)]
         return
     with contextlib.ExitStack() as held:
         try:
@@ -169,6 +175,17 @@ def _probe(directory: str) -> Iterator[str]:
             os.unlink(path)
 
 
+def _no_path(check: str, directory: str) -> Finding:
+    return Finding(
+        check,
+        False,
+        f"{directory} is a URL; expected a path of a file system, whose files kfit can rename and "
+        "lock",
+        "give a folder of a mounted disk, such as one by gcsfuse or a persistent volume",
+        about=directory,
+    )
+
+
 def _missing(directory: str) -> list[str]:
     """Returns the paths that must be created for a directory to exist, the innermost first.
 
@@ -184,13 +201,15 @@ def _missing(directory: str) -> list[str]:
 def _largest_snapshot(directory: str) -> int:
     """Returns the size in bytes of the largest snapshot of earlier runs; 0 if there is none.
 
-    By this size the needed free space is estimated. Every subdirectory counts as a snapshot.
+    By this size the needed free space is estimated. Every subdirectory counts as a snapshot, but
+    for those that this user may not read, such as `lost+found`, or that are deleted meanwhile.
     """
     largest = 0
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
-            files = [f for f in os.scandir(entry.path) if f.is_file(follow_symlinks=False)]
-            largest = max(largest, sum(f.stat(follow_symlinks=False).st_size for f in files))
+            with contextlib.suppress(PermissionError, FileNotFoundError):
+                files = [f for f in os.scandir(entry.path) if f.is_file(follow_symlinks=False)]
+                largest = max(largest, sum(f.stat(follow_symlinks=False).st_size for f in files))
     return largest
 
 

@@ -143,8 +143,9 @@ def compare_clocks(peers: Iterable[Peer]) -> list[Finding]:
 
 def _version(distribution: str) -> str:
     try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
+        # What a broken installation has left may have no version.
+        return metadata.version(distribution) or ""
+    except (metadata.PackageNotFoundError, KeyError):
         return ""
 
 

@@ -16,7 +16,7 @@ import re
 import time
 from dataclasses import asdict, dataclass
 
-from kfit.heartbeat.summaries import summary_of
+from kfit.heartbeat.summaries import message_of, summary_of
 
 _CONSEQUENCES = frozenset(
     {
@@ -75,7 +75,7 @@ def is_consequence(error: BaseException) -> bool:
     """
     if any(cls.__name__ in _CONSEQUENCES for cls in type(error).__mro__):
         return True
-    text = str(error)
+    text = message_of(error)
     return any(words in text for words in _CONSEQUENCE_WORDS)
 
 
@@ -85,7 +85,7 @@ def is_surely_consequence(error: BaseException) -> bool:
     For such an error its traceback does not help. `is_consequence` is also true of errors that
     TensorFlow raises if, for example, a file system is not available.
     """
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {message_of(error)}"
     words = any(words in text for words in _CERTAIN_WORDS)
     return is_consequence(error) and (words or _CERTAIN.search(text) is not None)
 
@@ -95,7 +95,7 @@ def reason_of(error: BaseException) -> str:
 
     TensorFlow's own error, around an error in a graph, has the text of a long traceback.
     """
-    inner = _CERTAIN.search(f"{type(error).__name__}: {error}")
+    inner = _CERTAIN.search(f"{type(error).__name__}: {message_of(error)}")
     return inner[1] if inner else _short_summary_of(error)
 
 
@@ -111,10 +111,25 @@ def _short_summary_of(error: BaseException) -> str:
 def chain(error: BaseException | None) -> list[BaseException]:
     """Returns an error and all errors that it was raised from, in a list."""
     found: list[BaseException] = []
-    while error is not None and error not in found:
+    while error is not None and all(error is not each for each in found):
         found.append(error)
         error = error.__cause__ or error.__context__
     return found
+
+
+def mark(error: BaseException, name: str) -> None:
+    """Sets an attribute of an error to True, whatever its class says of its attributes.
+
+    Args:
+        error: The error, which may be a frozen dataclass.
+        name: The name of the attribute.
+    """
+    BaseException.__setattr__(error, name, True)
+
+
+def is_marked(error: BaseException, name: str) -> bool:
+    """Returns whether `mark` has set an attribute of an error."""
+    return name in vars(error)
 
 
 def error_path(heartbeat: str) -> str:

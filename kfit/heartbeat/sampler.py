@@ -11,6 +11,7 @@ has read or written bytes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -234,7 +235,9 @@ def _is_installed(frame: FrameType, top: str) -> bool:
 
 
 def _place(frame: FrameType) -> str:
-    path = os.path.relpath(frame.f_code.co_filename)
+    path = frame.f_code.co_filename
+    with contextlib.suppress(FileNotFoundError):  # the current folder was removed
+        path = os.path.relpath(path)
     parts = path.split(os.sep)
     if ".." in parts or len(parts) > _PATH_PARTS:
         path = os.sep.join(parts[-_PATH_PARTS:]).lstrip("./")

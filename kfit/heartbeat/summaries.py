@@ -40,6 +40,17 @@ _OWN_ERROR = "kfit: error: "
 _ERROR_LINE = re.compile(r"(?:\w+\.)*([A-Za-z_]\w*(?:Error|Exception)): ")
 
 
+def message_of(error: BaseException) -> str:
+    """Returns the message of an error, also of one whose `__str__` fails itself.
+
+    Then it is the text that Python prints in its place.
+    """
+    try:
+        return str(error)
+    except Exception:  # the user's own code
+        return "<exception str() failed>"
+
+
 def summary_of(error: BaseException) -> str:
     """Returns the class and the message of an error on one line.
 
@@ -47,7 +58,7 @@ def summary_of(error: BaseException) -> str:
     other message the first line.
     """
     name = type(error).__name__
-    first, *others = _COLORS.sub("", str(error)).strip().splitlines() or [""]
+    first, *others = _COLORS.sub("", message_of(error)).strip().splitlines() or [""]
     if _HEADLINE.match(first):
         reason = _reason(first, others)
         # Python that TensorFlow traces puts the class before the reason.

@@ -19,7 +19,7 @@ from typing import Any
 
 from kfit.heartbeat import layout
 from kfit.heartbeat.clock import clock_of_thread
-from kfit.heartbeat.errors import TaskError, chain, write_error
+from kfit.heartbeat.errors import TaskError, chain, is_marked, mark, write_error
 from kfit.heartbeat.layout import (
     BEATS,
     BUSY,
@@ -65,8 +65,9 @@ class Heartbeat:
     progress for too long. Progress is the end of a graph call of steps (`beat`), a batch that was
     read (`moved`), and each start or end of a phase.
 
-    Only the thread that trains may use a heartbeat. There are two exceptions: any thread may call
-    `moved`, `meet` and `met`, and the thread `Sampler` calls `stall` and `note_place`.
+    Several threads may be in calls of `fit` and the like at once. What the first of them does is
+    reported, and when its last call ends, what the next one does. So the task hangs only if no
+    thread makes progress: that of any thread counts.
 
     Args:
         path: The file to write to, which the supervisor has created. With None, nothing is
@@ -81,7 +82,9 @@ class Heartbeat:
         self._path = path
         content = bytearray(layout.SIZE) if path is None else layout.map_file(path)
         self.slots, self._text = layout.slots_of(content)
-        self._outer: list[tuple[int, int, int, bool]] = []
+        self._own = _OfThread()
+        self._lock = threading.RLock()
+        self._in_calls: list[_Doing] = []
         self._sampler: Sampler | None = None
         self.thread = threading.main_thread().ident or 0
 
@@ -153,50 +156,72 @@ class Heartbeat:
         That code may take any time, so the task cannot count as hung there, unless it is also in an
         outer call.
         """
-        phase, limit = self.slots[PHASE], self.slots[LIMIT_NS]
+        phase, limit = self.state
         self._leave()
         try:
             yield
         finally:
             self._enter(phase, limit / 1e9 or None)
 
+    @property
+    def state(self) -> tuple[int, int]:
+        """What this thread is doing, and its limit in ns, as for `set`."""
+        return self._own.doing.state
+
     def _enter(self, phase: int, limit: float | None) -> None:
-        slots = self.slots
-        if not self._outer:
-            self.thread = threading.get_ident()
-        clock = clock_of_thread()
+        clock, doing = clock_of_thread(), self._own.doing
         # The time of a call that a hook makes is time of the hook.
         opens = clock.in_hook
         if opens:
             clock.open()
-        self._outer.append((slots[PHASE], slots[LIMIT_NS], clock.change(phase), opens))
-        self.set(phase, _limit_ns(limit))
-        slots[DEPTH] = len(self._outer)
-        if self._path is not None and self._sampler is None:
-            self._sampler = Sampler(self, slots[SAMPLE_NS] / 1e9)
-            self._sampler.start()
+        doing.outer.append((doing.state, clock.change(phase), opens))
+        with self._lock:
+            self.set(phase, _limit_ns(limit))
+            if len(doing.outer) == 1:
+                self._in_calls.append(doing)
+                self._report_first()
+            if self._path is not None and self._sampler is None:
+                self._sampler = Sampler(self, self.slots[SAMPLE_NS] / 1e9)
+                self._sampler.start()
 
     def _leave(self) -> None:
-        phase, limit, timed, opens = self._outer.pop()
-        clock = clock_of_thread()
+        clock, doing = clock_of_thread(), self._own.doing
+        state, timed, opens = doing.outer.pop()
         clock.change(timed)
         if opens:
             clock.close()
-        self.slots[DEPTH] = len(self._outer)
-        self.set(phase, limit)
+        with self._lock:
+            if not doing.outer:
+                self._in_calls.remove(doing)
+                self._report_first()
+            self.set(*state)
+
+    def _report_first(self) -> None:
+        """Reports what the first thread does that is in a call, if there is one."""
+        self.slots[DEPTH] = len(self._in_calls)
+        if self._in_calls:
+            first = self._in_calls[0]
+            self.thread = first.thread
+            self.slots[PHASE], self.slots[LIMIT_NS] = first.state
+
+    def _is_reported(self, doing: _Doing) -> bool:
+        return not self._in_calls or self._in_calls[0] is doing
 
     def set(self, phase: int, limit_ns: int) -> None:
-        """Records what the task is doing from now on, and how long it may do so without progress.
+        """Records what this thread is doing from now on, and how long it may make no progress then.
 
         Args:
             phase: A `Phase`, or the number of a hook of callbacks.
             limit_ns: The time in ns without progress after which the task counts as hung; 0 for the
                 supervisor's usual limits.
         """
-        slots = self.slots
-        slots[TIME_NS] = time.monotonic_ns()
-        slots[LIMIT_NS] = limit_ns
-        slots[PHASE] = phase
+        slots, doing = self.slots, self._own.doing
+        with self._lock:
+            doing.state = phase, limit_ns
+            slots[TIME_NS] = time.monotonic_ns()
+            if self._is_reported(doing):
+                slots[LIMIT_NS] = limit_ns
+                slots[PHASE] = phase
 
     def phase(
         self, phase: int, limit: float | None = None, *, counted: int | None = None
@@ -231,6 +256,7 @@ class Heartbeat:
         """Records progress: a graph call of one or several steps has ended.
 
         From the times between these records, the supervisor learns how long steps usually take.
+        So those of a thread beside the one that is reported count as other progress.
 
         Args:
             step: The number of training steps so far, including those before a resume. In an
@@ -238,8 +264,9 @@ class Heartbeat:
         """
         slots = self.slots
         slots[TIME_NS] = time.monotonic_ns()
-        slots[STEP] = step
-        slots[BEATS] += 1
+        if self._is_reported(self._own.doing):
+            slots[STEP] = step
+            slots[BEATS] += 1
 
     def moved(self) -> int:
         """Records progress other than the end of a step, such as a batch that was read.
@@ -288,10 +315,9 @@ class Heartbeat:
         """
         if self._path is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             return
-        if any(getattr(each, _NOTED, False) for each in chain(error)):
+        if any(is_marked(each, _NOTED) for each in chain(error)):
             return
-        with contextlib.suppress(AttributeError):  # the class has `__slots__`
-            setattr(error, _NOTED, True)
+        mark(error, _NOTED)
         write_error(self._path, TaskError.of(error))
 
     def in_short(self, error: BaseException, shown: TracebackType | None) -> str | None:
@@ -380,6 +406,31 @@ class Heartbeat:
         sys.excepthook = note
 
 
+class _Doing:
+    """What a thread is doing, and what it was doing before each call of kfit that it is in.
+
+    Attributes:
+        thread: The ID of the thread.
+        state: The phase, and the limit in ns without progress, as for `Heartbeat.set`.
+        outer: For each call, the innermost last: the state before, the phase of the clock before,
+            and whether the call has opened a ledger of the clock.
+    """
+
+    __slots__ = ("outer", "state", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.state = (int(Phase.OUTSIDE), 0)
+        self.outer: list[tuple[tuple[int, int], int, bool]] = []
+
+
+class _OfThread(threading.local):
+    """What the thread that reads `doing` is doing, for each heartbeat."""
+
+    def __init__(self) -> None:
+        self.doing = _Doing()
+
+
 class _Within:
     """A context manager that reports a phase of the task, and afterwards its earlier phase.
 
@@ -387,7 +438,7 @@ class _Within:
     slower. The clock of the thread learns of the phase, too (`clock.py`).
     """
 
-    __slots__ = ("_before", "_clock", "_counted", "_heartbeat", "_limit", "_phase", "_timed")
+    __slots__ = ("_before", "_counted", "_heartbeat", "_limit", "_phase", "_timed")
 
     def __init__(self, heartbeat: Heartbeat, phase: int, limit_ns: int, counted: int) -> None:
         self._heartbeat = heartbeat
@@ -396,16 +447,14 @@ class _Within:
         self._counted = counted
 
     def __enter__(self) -> None:
-        slots = self._heartbeat.slots
-        self._before = slots[PHASE], slots[LIMIT_NS]
-        self._clock = clock_of_thread()
-        self._timed = self._clock.change(self._counted)
+        self._before = self._heartbeat.state
+        self._timed = clock_of_thread().change(self._counted)
         self._heartbeat.set(self._phase, self._limit)
 
     def __exit__(self, *_: object) -> None:
-        phase, limit = self._before
-        self._clock.change(self._timed)
-        self._heartbeat.set(phase, limit)
+        # A generator may be resumed by another thread than the one that has begun it.
+        clock_of_thread().change(self._timed)
+        self._heartbeat.set(*self._before)
 
 
 def _limit_ns(limit: float | None) -> int:

@@ -19,8 +19,8 @@ from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from kfit.heartbeat.errors import chain
-from kfit.heartbeat.summaries import summary_of
+from kfit.heartbeat.errors import chain, is_marked, mark
+from kfit.heartbeat.summaries import message_of, summary_of
 from kfit.heartbeat.warned import is_told_by_another
 from kfit.lazy import closest_name
 
@@ -111,11 +111,10 @@ def of_user(error: BaseException, traceback: TracebackType | None) -> TracebackT
     packages = [_package(frame) for frame in frames]
     if "kfit" not in packages or not _is_wanted():
         return traceback
-    is_shortened = getattr(error, _SHORTENED, False)  # then it ends where kfit raised it again
+    is_shortened = is_marked(error, _SHORTENED)  # then it ends where kfit raised it again
     if packages[-1] == "kfit" and not (is_shortened or _is_for_user(error)):
         return traceback
-    with contextlib.suppress(AttributeError):  # the class has `__slots__`
-        setattr(error, _SHORTENED, True)
+    mark(error, _SHORTENED)
     shown: TracebackType | None = None
     for frame, package in zip(reversed(frames), reversed(packages), strict=True):
         if package not in _INNER:
@@ -240,14 +239,13 @@ def say_nothing_of(error: BaseException) -> None:
     It is for an error that the user has been told already, such as Ctrl-C. The exit code is that of
     the error all the same.
     """
-    with contextlib.suppress(AttributeError):  # the class has `__slots__`
-        setattr(error, _TOLD, True)
+    mark(error, _TOLD)
     before = sys.excepthook
 
     def show(
         kind: type[BaseException], shown: BaseException, traceback: TracebackType | None
     ) -> Any:
-        return None if getattr(shown, _TOLD, False) else before(kind, shown, traceback)
+        return None if is_marked(shown, _TOLD) else before(kind, shown, traceback)
 
     sys.excepthook = show
 
@@ -255,12 +253,13 @@ def say_nothing_of(error: BaseException) -> None:
 def _shorten(error: BaseException) -> None:
     errors = chain(error)
     for each in errors:
-        each.__traceback__ = of_user(each, each.__traceback__)
+        each.with_traceback(of_user(each, each.__traceback__))
     for each in errors:
         if _repeats(each, each.__cause__):
-            each.__cause__, each.__suppress_context__ = None, True  # it is the context, still
+            BaseException.__setattr__(each, "__cause__", None)  # it is the context, still
+            mark(each, "__suppress_context__")
         elif all(earlier.__traceback__ is None for earlier in chain(each.__context__)):
-            each.__suppress_context__ = True  # Keras has tried another way after these
+            mark(each, "__suppress_context__")  # Keras has tried another way after these
 
 
 def _repeats(error: BaseException, cause: BaseException | None) -> bool:
@@ -268,7 +267,7 @@ def _repeats(error: BaseException, cause: BaseException | None) -> bool:
     if cause is None or cause.__traceback__ is not None or not _is_for_user(error):
         return False
     reason = summary_of(cause).partition(": ")[2]
-    return bool(reason) and reason in str(error)
+    return bool(reason) and reason in message_of(error)
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
@@ -298,9 +297,9 @@ def _is_for_user(error: BaseException) -> bool:
     classes = type(error).__mro__
     return (
         type(error).__module__.partition(".")[0] == "kfit"
-        or getattr(error, _TOLD, False)
+        or is_marked(error, _TOLD)
         or any(each.__name__ in _CONFIGURATION_ERRORS for each in classes)
-        or _NAMES_AN_ARGUMENT.search(str(error)) is not None
+        or _NAMES_AN_ARGUMENT.search(message_of(error)) is not None
     )
 
 
@@ -314,7 +313,7 @@ def _name_what_was_meant(
         function: The function that the user has called.
         given: The keyword arguments of the call.
     """
-    found = _UNEXPECTED.search(str(error))
+    found = _UNEXPECTED.search(message_of(error))
     parameters = inspect.signature(function).parameters
     if found is None or found[1] not in given or found[1] in parameters:
         return

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 
 from kfit.heartbeat.errors import NOT_THE_SAME, is_surely_consequence, reason_of
-from kfit.heartbeat.summaries import summary_of
+from kfit.heartbeat.summaries import message_of, summary_of
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def read_unprinted(heartbeat: str) -> Unprinted | None:
 
 def _is_interrupt(error: BaseException) -> bool:
     # If Ctrl-C comes while TensorFlow's C++ runs, pybind11 may raise an error of its own.
-    text = str(error)
+    text = message_of(error)
     is_replaced = "pybind11::error_already_set" in text and "KeyboardInterrupt" in text
     return isinstance(error, KeyboardInterrupt) or is_replaced
 

@@ -18,6 +18,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from kfit.argument_checks import check_seconds
+from kfit.cluster.resolvers import start_timeout_of
+from kfit.heartbeat.summaries import message_of
 from kfit.heartbeat.tracebacks import for_user, say_nothing_of
 from kfit.remote import pickling
 from kfit.remote.call_files import CallFiles, Settings
@@ -99,7 +101,7 @@ def launch(
         as the History of `fit`, are returned without their model.
 
     Raises:
-        ValueError: If an argument is wrong, or cannot be pickled.
+        ValueError: If an argument or KFIT_START_TIMEOUT is wrong, or an argument cannot be pickled.
         LaunchError: If `function` raised an error on a worker, or if a worker was killed or hung,
             and no restart was left. Also if the result cannot be pickled or unpickled, or if Ray
             has no room for the workers.
@@ -111,6 +113,7 @@ def launch(
     if start_timeout is not None:
         check_seconds("start_timeout", start_timeout, above_zero=True)
         variables["KFIT_START_TIMEOUT"] = str(start_timeout)
+    start_timeout_of({**os.environ, **variables})
     check_seconds("grace", grace)
     worker_resources = WorkerResources(
         cpus=cpus, gpus=gpus, resources=resources, placement=placement
@@ -186,11 +189,11 @@ def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure])
         return pickling.unpack_result(packed)
     except Exception as error:
         raise LaunchError(
-            f"the result of {_CHIEF} cannot be unpickled here: {type(error).__name__}: {error}; "
-            "return objects of types that this process can import: numbers, arrays, a History or a "
-            "Keras model",
+            f"the result of {_CHIEF} cannot be unpickled here: {type(error).__name__}: "
+            f"{message_of(error)}; return objects of types that this process can import: numbers, "
+            "arrays, a History or a Keras model",
             task=_CHIEF,
-            summary=str(error),
+            summary=message_of(error),
         ) from error
 
 

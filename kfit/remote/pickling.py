@@ -18,6 +18,8 @@ from typing import Any
 
 import cloudpickle
 
+from kfit.heartbeat.summaries import message_of
+
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -104,9 +106,25 @@ class _ResultPickler(cloudpickle.Pickler):
         # the state of training would be pickled too, and often something that cannot be pickled.
         keras = sys.modules.get("keras")
         if keras is not None and isinstance(obj, keras.callbacks.Callback):
-            state = {name: value for name, value in vars(obj).items() if name != "_model"}
-            return object.__new__, (type(obj),), {**state, "_model": None}
+            reduced = obj.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+            if isinstance(reduced, tuple) and len(reduced) > 2:
+                return (*reduced[:2], _without_model(reduced[2]), *reduced[3:])
+            return reduced
         return super().reducer_override(obj)
+
+
+def _without_model(state: Any) -> Any:
+    """Returns the state of a callback, as its `__getstate__` has returned it, without the model.
+
+    Args:
+        state: Its attributes by their names, or a pair of these and of those in `__slots__`. What
+            else a class of the user's returns is left as it is.
+    """
+    if isinstance(state, dict) and "_model" in state:
+        return {**state, "_model": None}
+    if isinstance(state, tuple) and len(state) == 2:
+        return _without_model(state[0]), state[1]
+    return state
 
 
 def _culprit(parts: Sequence[tuple[str, Any]]) -> str:
@@ -194,5 +212,5 @@ def _name_of(function: Any) -> str:
 
 
 def _brief(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(message_of(error).split())
     return f"{type(error).__name__}: {text if len(text) <= 200 else text[:197] + '...'}"

@@ -81,7 +81,7 @@ class RayBackend(Backend):
 
     Raises:
         ImportError: If Ray is not installed.
-        ValueError: If KFIT_START_TIMEOUT is not a number of seconds above 0.
+        ClusterError: If KFIT_START_TIMEOUT is not a number of seconds above 0.
     """
 
     def __init__(

@@ -94,8 +94,8 @@ def environment_checked(env: Any) -> dict[str, str]:
         The variables as a dict.
 
     Raises:
-        ValueError: If a name or value is not a string, or if the launch itself sets one of the
-            variables.
+        ValueError: If a name or value is not a string, or cannot be that of a variable, or if the
+            launch itself sets one of the variables.
     """
     env = {} if env is None else env
     try:
@@ -109,6 +109,11 @@ def environment_checked(env: Any) -> dict[str, str]:
             f"`env` is {env!r}; expected a dict of environment variables (strings to strings), as "
             "in {'KERAS_HOME': '/data'}"
         )
+    for name, value in found.items():
+        if "=" in name or "\0" in name + value:
+            raise ValueError(
+                f"`env` sets {name!r} to {value!r}; expected a name without '=', and no '\\0'"
+            )
     own = ("RUN", "GENERATION", "BESIDE", "HEARTBEAT", "CLUSTER", "SECRET")
     for name in ("TF_CONFIG", *(f"KFIT_{each}" for each in own)):
         if name in found:

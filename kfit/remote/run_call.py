@@ -39,7 +39,9 @@ def main(folder: str, name: str) -> int:
         return _call(folder, name)
     except KeyboardInterrupt:
         return _INTERRUPTED  # the launching process sent the signal, so it needs no record
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         from kfit.remote.call_files import CallFiles
 
         sys.last_value = error  # as Python does before it exits because of an uncaught error
@@ -76,7 +78,9 @@ def _call(folder: str, name: str) -> int:
     return 0
 
 
-def _note(call_files: CallFiles, name: str, error: Exception, *, is_result: bool = False) -> int:
+def _note(
+    call_files: CallFiles, name: str, error: BaseException, *, is_result: bool = False
+) -> int:
     import time
     import traceback
 

@@ -20,7 +20,7 @@ from kfit.distribute.placement import adopt, made_trainable
 from kfit.exactness.own_code import overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
 from kfit.fault_sites import Site, reach
-from kfit.heartbeat.summaries import summary_of
+from kfit.heartbeat.summaries import message_of, summary_of
 from kfit.inputs.batches import OfUnknownRank
 from kfit.internals import patch_points as points
 from kfit.internals.graphs import placeholder_of
@@ -323,27 +323,27 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
     try:
         yield
     except (ValueError, tf.errors.InvalidArgumentError) as error:
-        if _NO_RANK.search(str(error)) and _is_open(spec()):
+        if _NO_RANK.search(message_of(error)) and _is_open(spec()):
             raise ValueError(
                 f"`{argument}` yields tensors of unknown rank, as `tf.numpy_function` makes them, "
                 "but a layer, the loss or a metric needs their shape. Tell it in the pipeline, "
                 f"such as by `tf.ensure_shape(x, (None, 4))`. The error was: {summary_of(error)}"
             ) from error
         targets = "y" if argument == "x" else argument
-        if found := _RANKS.search(str(error)):
+        if found := _RANKS.search(message_of(error)):
             remedy = _ONE_HOT if "target.ndim - 1" in found[0] else _INDICES
             raise ValueError(
                 f"`{targets}` has the shape ({found[1]}), which does not fit the loss and the "
                 f"model's output of the shape ({found[2]}). {remedy}"
-            ) from error
+            ) from None  # it says the same
         # Keras' layers refuse shapes in these words; other ValueErrors may be those of a hook.
         is_by_tensorflow = isinstance(error, tf.errors.InvalidArgumentError)
-        if is_by_tensorflow and (found := _CLASS.search(str(error))):
+        if is_by_tensorflow and (found := _CLASS.search(message_of(error))):
             raise ValueError(
                 f"`{targets}` holds the class {found[1]}, but the model has {found[2]} outputs, "
                 f"for classes from 0 to {int(found[2]) - 1}."
             ) from None  # TensorFlow's message is a hundred lines about the graph
-        is_by_keras = _OF_LAYERS.search(str(error)) is not None
+        is_by_keras = _OF_LAYERS.search(message_of(error)) is not None
         may_be_shape = is_by_keras or is_by_tensorflow
         refusal = _refusal(model, spec()) if may_be_shape else ""
         if not refusal:

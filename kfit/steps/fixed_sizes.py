@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
+from kfit.heartbeat.summaries import message_of
 
 _NO_NUMBER = re.compile(r"NoneType|None values|got None|convert elements of [(\[][^)\]]*None")
 _TWO_SHAPES = re.compile(r"[Ss]hapes:? \[(\d+)[,\]].*? (?:vs\.?|and) \[(\d+)")
@@ -41,7 +42,7 @@ def naming_none(is_fixed: bool, strategy: Strategy) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if not (is_fixed and _NO_NUMBER.search(str(error))):
+        if not (is_fixed and _NO_NUMBER.search(message_of(error))):
             raise
         raise ValueError(
             f"The step of `model` fails on {strategy.num_replicas} replicas, perhaps because it "

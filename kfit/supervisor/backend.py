@@ -20,8 +20,9 @@ from kfit.heartbeat.layout import SAMPLE_INTERVAL
 from kfit.supervisor.heartbeat_files import HeartbeatFiles, heartbeat_root
 from kfit.supervisor.output import Output
 from kfit.supervisor.policy import Tasks
-from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit
+from kfit.supervisor.process_group import Generation, TaskCommand, TaskExit, TaskStartError
 from kfit.supervisor.reaper import Reaper
+from kfit.supervisor.signals import exit_codes_kept
 from kfit.supervisor.task_logs import TaskLogs
 
 Plan = Callable[[], Sequence[TaskCommand]]
@@ -76,7 +77,8 @@ class LocalBackend(Backend):
     Args:
         plan: A function that returns the commands to run. It is called for each attempt of the run,
             since each attempt needs free ports.
-        prefix: Whether to print each task's name before its lines.
+        prefix: Whether to print each task's name before its lines. If not, the tasks have the stdin
+            of this process.
         folder: A folder to be removed, with its files, if this process is killed. If this process
             ends in another way, the caller must remove the folder. None for no folder.
         sample_interval: Seconds between two looks of a task at its own state, such as its use of
@@ -117,6 +119,7 @@ class LocalBackend(Backend):
             A function that starts the tasks of one attempt (`Start`).
         """
         with (
+            exit_codes_kept(),
             tempfile.TemporaryDirectory(
                 prefix="kfit-", dir=heartbeat_root(), ignore_cleanup_errors=True
             ) as folder,
@@ -128,7 +131,13 @@ class LocalBackend(Backend):
                     replace(command, env=identified(command.env)) for command in self._plan()
                 ]
                 names = [command.name for command in commands]
-                heartbeats = HeartbeatFiles(folder, number, names, self._sample_interval)
+                try:
+                    heartbeats = HeartbeatFiles(folder, number, names, self._sample_interval)
+                except OSError as error:
+                    raise TaskStartError(
+                        f"the tasks could not be started: {folder} cannot be written: "
+                        f"{error.strerror}"
+                    ) from None
                 generation = Generation(
                     commands,
                     output=output,

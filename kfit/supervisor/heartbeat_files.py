@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,14 +23,22 @@ from kfit.heartbeat.unprinted import Unprinted, raised_path, read_unprinted, unp
 # A file system in memory. On a disk, a store to a mapped page that is being written back waits for
 # the disk, so a task would pause whenever another program writes a lot.
 _MEMORY = "/dev/shm"
+# The bytes that must be free there: those of 256 tasks.
+_ROOM = 1 << 20
 
 
 def heartbeat_root() -> str | None:
     """Returns a folder in memory for heartbeat files, since writing to a disk could delay a task.
 
-    The result is None if the system has no such folder; then its temporary folder is used.
+    The result is None if the system has no such folder, or no room is left in it; then its
+    temporary folder is used.
     """
-    return _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
+    try:
+        with tempfile.TemporaryFile(dir=_MEMORY) as file:
+            file.write(bytes(_ROOM))
+    except OSError:
+        return None
+    return _MEMORY
 
 
 class HeartbeatFiles:

@@ -10,6 +10,7 @@ whole lines as well, also of what the task is doing.
 from __future__ import annotations
 
 import contextlib
+import io
 import select
 import threading
 import time
@@ -23,6 +24,13 @@ from kfit.supervisor.status_lines import StatusLines
 _QUIET = 1.0
 
 
+class _Nowhere(io.StringIO):
+    """A stream that drops what is written to it."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
 class Output:
     """A writer of the output of all tasks to one terminal, such that lines of two tasks never mix.
 
@@ -32,17 +40,22 @@ class Output:
             written.
         is_live: Whether a terminal may show a live line. If not, a task writes directly to the
             terminal.
+
+    Either stream may be None, as `sys.stdout` is in a process that was started without one. What is
+    written to it is dropped.
     """
 
-    def __init__(self, stdout: TextIO, stderr: TextIO, *, is_live: bool = True) -> None:
-        self.stdout = stdout
-        self.stderr = stderr
+    def __init__(
+        self, stdout: TextIO | None, stderr: TextIO | None, *, is_live: bool = True
+    ) -> None:
+        self.stdout: TextIO = _Nowhere() if stdout is None else stdout
+        self.stderr: TextIO = _Nowhere() if stderr is None else stderr
         self._is_live = is_live
         self._lock = threading.Lock()
-        self._live = LiveLine(*((stdout, stderr) if is_live else ()))
+        self._live = LiveLine(*((self.stdout, self.stderr) if is_live else ()))
         self._lines: StatusLines | None = None
         if is_live and in_notebook(stdout):
-            self._lines = StatusLines(lambda text: self._write_now(stdout, f"kfit: {text}\n"))
+            self._lines = StatusLines(lambda text: self._write_now(self.stdout, f"kfit: {text}\n"))
         self._open_lines: dict[int, str] = {}
         self._status = ""
         self._changed_at = time.monotonic()

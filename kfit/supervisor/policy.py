@@ -10,6 +10,8 @@ end together, and a restart is the next generation. The rules are:
   failed at the end.
 - If only tasks are left that serve others (a ps), they are stopped, which is not a failure.
 - When all tasks have ended, the run succeeds or fails, or the next generation starts after a delay.
+- No generation follows one that has ended by what a restart cannot mend, such as a wrong command
+  line (`WRONG_USAGE`).
 
 `SupervisorPolicy` handles one event at a time, and sets the time until which to wait for the next
 event. The supervisor passes it real events and tasks; a test passes simulated ones.
@@ -31,6 +33,9 @@ from kfit.supervisor.process_group import TaskExit, TaskStartError
 from kfit.supervisor.restarts import Restarts
 from kfit.supervisor.run_report import Failure, report_failure, report_stop
 from kfit.supervisor.signals import FORWARDED, signal_name
+
+WRONG_USAGE = 2
+"""The exit code of a program whose command line or configuration is wrong, as of `argparse`."""
 
 COULD_NOT_START = 127
 """The exit code of a run whose program could not be started, as in a shell."""
@@ -277,7 +282,9 @@ class SupervisorPolicy:
         if not life.running:
             return
         error = life.tasks.error(exit.name)
-        if error is None or not error.is_consequence or self._first_to_fail(life, exit) != exit:
+        # A task that was killed or preempted has failed by itself, whatever it had recorded.
+        may_follow = error is not None and error.is_consequence and exit.returncode > 0
+        if not may_follow or exit.is_preemption or self._first_to_fail(life, exit) != exit:
             self._stop_others(life, exit)
         elif not life.waits_for_cause:
             life.waits_for_cause = True
@@ -475,6 +482,12 @@ class SupervisorPolicy:
             )
         elif own and own.is_permanent and self._restarts.budget:
             self._say("a restart would end by the same error, so there is none")
+            delay = None
+        elif cause.exit_code == WRONG_USAGE and self._restarts.budget:
+            self._say(
+                f"exit code {WRONG_USAGE} means that the command line or the configuration is "
+                "wrong, so there is no restart"
+            )
             delay = None
         if delay is None or self._is_last:
             self._give_up(life, cause)

@@ -118,7 +118,7 @@ class Generation:
         heartbeats: The files in which the tasks report their progress. `close` removes them.
         on_exit: A function that is called for each task that has ended, from another thread.
         prefix: Whether to print each task's name before its lines. If not, their output is passed
-            on as it is.
+            on as it is, and they have the stdin of this process.
         logs: The folder in which the output of each task is logged; None for no logs.
         attempt: The number of the attempt, from 0, for the logs.
     """
@@ -138,6 +138,8 @@ class Generation:
         self._commands = commands
         names = [command.name for command in commands]
         self._streams = TaskStreams(names, output, prefix=prefix, logs=logs, attempt=attempt)
+        # Several tasks cannot share a keyboard or a pipe.
+        self._has_stdin = not prefix and not _is_in_background()
         self._reaper = reaper
         self._heartbeats = heartbeats
         self._on_exit = on_exit
@@ -280,8 +282,7 @@ class Generation:
         return subprocess.Popen(
             command.argv,
             env={**env, **self._heartbeats.environment(command.name)},
-            # Several tasks cannot share a keyboard, and a task in a group of its own has none.
-            stdin=subprocess.DEVNULL,
+            stdin=None if self._has_stdin else subprocess.DEVNULL,
             stdout=streams["stdout"],
             stderr=streams["stderr"],
             start_new_session=True,
@@ -306,6 +307,18 @@ class Generation:
         if returncode < 0:
             self._streams.add(name, f"kfit: {ended}", is_shown=False)
         self._on_exit(ended)
+
+
+def _is_in_background() -> bool:
+    """Returns whether stdin is a terminal from which the shell reads now, as after `command &`.
+
+    The system keeps a process in the background from reading it, but not one of another session, as
+    a task is.
+    """
+    try:
+        return os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:  # it is closed, or a terminal that does not control this process
+        return False
 
 
 def _kill_group(group: int) -> None:

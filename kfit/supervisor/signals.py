@@ -42,6 +42,32 @@ def signals_to(put: Callable[[int], None]) -> Iterator[None]:
             signal.signal(signum, handler)
 
 
+@contextlib.contextmanager
+def exit_codes_kept() -> Iterator[None]:
+    """Context in which the system keeps the exit codes of child processes until they are read.
+
+    It does not if this process ignores SIGCHLD, as a process does whose parent has ignored it. A
+    process that waits for a child then waits for all children, and learns no exit code.
+
+    Raises:
+        RuntimeError: If this process ignores SIGCHLD, and this is not the main thread: only there
+            can Python change that.
+    """
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        yield
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            "This process ignores SIGCHLD, so it cannot learn how the tasks end. Call "
+            "`signal.signal(signal.SIGCHLD, signal.SIG_DFL)` in the main thread first."
+        )
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
 def signal_name(signum: int) -> str:
     """Returns the name of a signal, such as "SIGTERM" for 15."""
     try:

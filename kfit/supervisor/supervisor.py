@@ -87,12 +87,14 @@ class Supervisor:
         limits: The limits for `"auto"`; None for the default ones.
         hang_option: The name of the option by which the user sets `hang_timeout`, for messages.
         prefix: Whether to print each task's name before its lines. If not, the output of the tasks
-            is passed on as it is, and nothing is shown live.
+            is passed on as it is, nothing is shown live, and the tasks have the stdin of this
+            process.
         explain: Whether to print at the end why no other generation follows. If not, the caller can
             read `failures`.
         announce_stop: Whether to print that a signal stops the run. Another supervisor that stops
             this one prints it by itself.
         stdout: The stream to which the tasks' standard output is written; `sys.stdout` by default.
+            If a process has no such stream, nothing is written.
         stderr: The stream to which the tasks' standard error and the final report are written;
             `sys.stderr` by default.
         events: The events that the supervisor waits for, and its clock; tests replace them.

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from kfit.exactness.own_code import is_of_keras, overrides
+from kfit.heartbeat.summaries import message_of
 from kfit.internals.models import KerasFunctional, given_to_compile
 
 _REFUSED = "dtype='string' is not a valid dtype"
@@ -83,7 +84,7 @@ def naming_strings(spec: Callable[[], Any]) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if _REFUSED not in str(error):
+        if _REFUSED not in message_of(error):
             raise
         x, _, _ = keras.utils.unpack_x_y_sample_weight(spec())
         if not any(map(_holds_strings, keras.tree.flatten(x))):

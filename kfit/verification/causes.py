@@ -7,6 +7,7 @@ from types import MethodType
 import keras
 
 from kfit.exactness.own_code import overrides
+from kfit.heartbeat.summaries import summary_of
 from kfit.verification.layer_probe import Seen, differing, outputs_of
 from kfit.verification.report import Cause, Difference, joined
 from kfit.verification.runs import Runs, Way, are_equal, compared
@@ -66,7 +67,7 @@ class LayerCauses:
         except Exception as error:  # a model of the user's may be callable by its own steps only
             self.problem = (
                 "The layers could not be compared one by one, because the model cannot be called "
-                f"by itself: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                f"by itself: {summary_of(error)[:200]}"
             )
             return
         self._judge(seen, unrepeated or differing(runs, first, other), bool(unrepeated))

@@ -30,6 +30,10 @@ def test_a_slurm_step() -> None:
     assert cluster_source(SLURM) == "Slurm"
 
 
+def test_ids_of_jobs_may_have_ten_digits() -> None:
+    assert current_cluster({**SLURM, "SLURM_JOB_ID": "4026531841", "KFIT_PORT": ""}) is not None
+
+
 def test_jobs_and_steps_on_one_host_get_other_ports() -> None:
     without = {name: value for name, value in SLURM.items() if name != "KFIT_PORT"}
     ports = set()

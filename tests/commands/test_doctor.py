@@ -6,7 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from kfit.commands.main import main
+from kfit.doctor import examination
 from kfit.doctor.examination import DEFAULT_TIMEOUT
 from kfit.supervisor.local import free_ports
 
@@ -63,6 +68,17 @@ def test_a_task_without_an_address() -> None:
     done = doctor("doctor", TF_CONFIG=outside)
     assert done.returncode == 0, done
     assert "the cluster lists no address for evaluator 0" in done.stdout
+
+
+def test_an_interrupt_is_no_error_of_kfit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(examination, "examine", interrupted)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_wrong_usage() -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -115,6 +116,61 @@ def test_one_worker_is_as_if_run_by_python(script: Path) -> None:
         "`kfit run` come before the script"
     ]
     assert kfit("run", str(script), "--lr", "0.1").stderr == ""
+
+
+def test_streams_that_are_closed_are_empty(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import os\nfor i in range(2000): print(i)\nos.fstat(0)\nos.fstat(2)\n")
+    for options in ("", "--workers 2 --no-join"):
+        command = f"exec {sys.executable} -m kfit run {options} {program} <&- >&- 2>{tmp_path}/err"
+        done = subprocess.run(["sh", "-c", command], env=environment(), timeout=SOON)
+        assert done.returncode == 0, (tmp_path / "err").read_text()
+        assert "Traceback" not in (tmp_path / "err").read_text()
+
+
+def test_the_only_task_has_the_stdin(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("import sys\nprint(repr(sys.stdin.read()))\n")
+    for options, expected in (([], "'typed'\n"), (["--workers=2", "--no-join"], "''\n")):
+        done = subprocess.run(
+            [*KFIT, "run", *options, str(program)],
+            env=environment(),
+            input="typed",
+            capture_output=True,
+            text=True,
+            timeout=SOON,
+        )
+        assert done.returncode == 0, done.stderr
+        assert all(line.endswith(expected) for line in done.stdout.splitlines(keepends=True))
+
+
+def test_the_only_task_can_ask_in_a_terminal(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("print(repr(input('name? ')))\n")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*KFIT, "run", str(program)], environment())
+    shown = b""
+    try:
+        while b"name? " not in shown:
+            shown += os.read(terminal, 1000)
+        os.write(terminal, b"me\n")
+        while b"'me'" not in shown:
+            shown += os.read(terminal, 1000)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        os.close(terminal)
+
+
+def test_wrong_settings_are_refused_before_any_task_is_started(script: Path) -> None:
+    for changed, word in (
+        ({"KFIT_SECRET": "short", "TF_CONFIG": GOOD_CONFIG}, "`KFIT_SECRET` has 5 characters"),
+        ({"KFIT_START_TIMEOUT": "abc", "TF_CONFIG": GOOD_CONFIG}, "Got: 'abc'"),
+    ):
+        done = kfit("run", "--max-restarts", "3", str(script), **changed)
+        assert (done.returncode, done.stdout) == (2, "")
+        [line] = done.stderr.splitlines()
+        assert word in line
 
 
 def test_the_cpu_is_split_for_a_single_process(tmp_path: Path) -> None:
@@ -293,6 +349,13 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
         (["run"], "", ["`script.py` is missing"]),
         (["run", "no.py"], "", ["`script.py` is 'no.py', which does not exist in"]),
         (["run", "{folder}"], "", ["a directory"]),
+        (["run", "/dev/stdin"], "", ["`script.py` is '/dev/stdin', no file on a disk"]),
+        (["run", "/dev/null"], "", ["`script.py` is '/dev/null', no file on a disk"]),
+        (["run", "--log-dir", "gs://a/b", "{script}"], "", ["`--log-dir` is 'gs://a/b', a URL"]),
+        (["manifest", "slurm", "--backup-dir", "gs://a", "b.py"], "", ["`--backup-dir` is", "URL"]),
+        (["manifest", "slurm", "-m", "bad-name"], "", ["`-m` is 'bad-name'; expected a module"]),
+        (["manifest", "slurm", "-m"], "", ["`-m` is missing"]),
+        (["run", "--log-dir", "", "{script}"], "", ["`--log-dir` is ''; expected the path"]),
         (["run", "-m"], "", ["`-m` is missing"]),
         (["run", "-m", "train.py-x"], "", ["`-m` is 'train.py-x'"]),
         (["run", "--worker", "2", "{script}"], "", ["--worker"]),
@@ -346,6 +409,19 @@ def test_refuses_at_once(
     assert line.startswith("kfit: error: ")
     for word in words:
         assert word in line
+
+
+@pytest.mark.parametrize("system", [["kubernetes", "--image", "x"], ["slurm"]])
+def test_options_of_a_manifest_after_the_script_are_told(
+    system: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["manifest", *system, "train.py", "--gpus", "4", "--lr", "1"]) == 0
+    told = capsys.readouterr()
+    assert "train.py" in told.out
+    assert told.err == (
+        f"kfit: note: `--gpus` is passed to train.py, since it stands after it; options of `kfit "
+        f"manifest {system[0]}` come before the script\n"
+    )
 
 
 def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

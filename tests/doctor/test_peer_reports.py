@@ -332,3 +332,14 @@ def test_what_strangers_send_does_no_harm(report_of: ReportOf) -> None:
 def test_who_answers_never_fails() -> None:
     for said in (b"\x00", b"\x00\x00\x00\x04", b"\xff" * 100):
         assert who_answers(said)
+
+
+def test_a_secret_that_is_too_short_is_a_problem(
+    report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFIT_SECRET", "short")
+    cluster = make_clusters(2)[0]
+    met = exchange_reports(cluster, report_of(cluster), 0.1, lambda report: True)
+    assert met.reports() == {}
+    [text] = problems(met.findings)
+    assert text == "`KFIT_SECRET` has 5 characters"

@@ -1,5 +1,6 @@
 """The backup directory, and a directory that all tasks share."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,34 @@ def test_a_backup_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tex
     assert texts(storage.check_backup(wrong, is_chief=False)) == ""
     monkeypatch.setattr(storage, "_LEAST", 1 << 60)
     assert "of free space" in texts(storage.check_backup(str(kept), is_chief=True))
+
+
+def test_a_url_is_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for is_chief in (True, False):
+        found = storage.check_backup("gs://bucket/x", is_chief=is_chief)
+        assert texts(found).startswith("gs://bucket/x is a URL; expected a path")
+    with storage.shared_probe("gs://bucket/x") as (name, wrong):
+        assert name == ""
+        assert texts(wrong).startswith("gs://bucket/x is a URL")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_others_is_no_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
+    (tmp_path / "lost+found").mkdir()
+    scan = os.scandir
+
+    def refused(path: str) -> Any:
+        if path.endswith("lost+found"):
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert texts(storage.check_backup(str(tmp_path), is_chief=True, environ={})) == ""
 
 
 def test_a_backup_directory_that_goes_with_the_pod(

@@ -42,6 +42,17 @@ def test_any_tensorflow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert installed_versions()["tensorflow"] == "2.21.0"
 
 
+def test_what_has_no_version_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(asked: str) -> Any:
+        if asked == "keras":
+            raise KeyError("Version")
+        return None
+
+    monkeypatch.setattr(metadata, "version", version)
+    installed = installed_versions()
+    assert (installed["numpy"], installed["keras"], installed["tensorflow"]) == ("", "", "")
+
+
 def test_versions_of_all(report_of: ReportOf, texts: Texts) -> None:
     one = report_of()
     patch = report_of(task="worker 1", versions={**one.versions, "python": "3.11.9"})

@@ -1,5 +1,6 @@
 """What a task finds out about itself when it does not get on."""
 
+import os
 import sys
 import threading
 import time
@@ -51,6 +52,20 @@ def test_a_task_that_gets_on_is_left_alone() -> None:
     task = Task(Phase.STEP)
     Sampler(task, 10.0).look()
     assert task.notes == []
+
+
+def test_a_folder_that_was_removed_hides_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    task = Task(Phase.READING_STEP)
+    try:
+        look(Sampler(task, INTERVAL))
+    finally:
+        os.chdir("/")
+    ((place, _, _),) = task.notes
+    assert "/test_sampler.py:" in place
 
 
 def test_the_line_of_the_users_is_found() -> None:

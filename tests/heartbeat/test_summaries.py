@@ -2,8 +2,8 @@
 
 import pytest
 
-from kfit.heartbeat.errors import TaskError
-from kfit.heartbeat.summaries import summary_of, summary_of_lines
+from kfit.heartbeat.errors import TaskError, is_surely_consequence
+from kfit.heartbeat.summaries import message_of, summary_of, summary_of_lines
 
 
 class InvalidArgumentError(Exception):
@@ -93,3 +93,21 @@ def test_of_what_a_process_printed_last_the_reason_is_taken(
     lines: list[str], expected: str
 ) -> None:
     assert summary_of_lines(lines) == expected
+
+
+class WithoutMessageError(Exception):
+    def __str__(self) -> str:
+        return f"at {self.missing}"  # type: ignore[attr-defined]
+
+
+class WithNumberError(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("error", [WithoutMessageError(), WithNumberError()])
+def test_an_error_whose_message_fails_has_the_text_of_python(error: Exception) -> None:
+    assert message_of(error) == "<exception str() failed>"
+    assert summary_of(error) == f"{type(error).__name__}: <exception str() failed>"
+    assert TaskError.of(error).summary == summary_of(error)
+    assert not is_surely_consequence(error)

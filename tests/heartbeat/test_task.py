@@ -19,6 +19,8 @@ from kfit.heartbeat import (
     Pulse,
     read_error,
 )
+from kfit.heartbeat.clock import clock_of_thread
+from kfit.heartbeat.errors import error_path
 
 SOON = 20.0
 
@@ -85,6 +87,65 @@ def test_who_has_a_generator_is_not_judged_until_it_goes_on(reader: HeartbeatRea
         assert reader.read().phase == Phase.WORK
     assert not reader.read().in_call
     assert reader.read().limit is None
+
+
+def test_threads_in_calls_at_once_do_not_disturb_each_other(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    turn = threading.Barrier(2, timeout=SOON)
+    failed: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            with heartbeat.call():
+                turn.wait()  # 1: in a call
+                turn.wait()  # 2: the first thread has gone deeper
+                with heartbeat.phase(Phase.SAVING, 7.0):
+                    heartbeat.beat(9)
+                    turn.wait()  # 3: in a phase
+                    turn.wait()  # 4: the first thread has left its calls
+                assert reader.read().phase == Phase.WORK
+        except BaseException as error:
+            failed.append(error)
+            turn.abort()
+
+    with heartbeat.call():
+        thread = threading.Thread(target=other)
+        thread.start()
+        turn.wait()  # 1
+        with heartbeat.hook("on_epoch_end"), heartbeat.call(Phase.STEP):
+            heartbeat.beat(3)
+            turn.wait()  # 2
+            turn.wait()  # 3
+            pulse = reader.read()
+            assert (pulse.phase, pulse.step, pulse.beats) == (Phase.STEP, 3, 1)
+            assert heartbeat.thread == threading.get_ident()
+        assert reader.read().phase == Phase.WORK
+    pulse = reader.read()
+    assert (pulse.in_call, pulse.phase, pulse.limit) == (True, Phase.SAVING, 7.0)
+    assert heartbeat.thread == thread.ident
+    turn.wait()  # 4
+    thread.join()
+    assert not failed
+    pulse = reader.read()
+    assert (pulse.in_call, pulse.phase, pulse.limit) == (False, Phase.OUTSIDE, None)
+
+
+def test_a_generator_may_be_resumed_by_another_thread(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+
+    def predictions() -> Any:
+        with heartbeat.call(), heartbeat.phase(Phase.STEP), heartbeat.paused():
+            yield 1
+
+    taken = predictions()
+    with heartbeat.call(), heartbeat.hook("on_epoch_end"):
+        next(taken)
+        thread = threading.Thread(target=lambda: [*taken])
+        thread.start()
+        thread.join()
+        assert clock_of_thread().in_hook
+        assert reader.read().doing == "in on_epoch_end"
+    assert (reader.read().in_call, reader.read().phase) == (False, Phase.OUTSIDE)
 
 
 @pytest.mark.parametrize("way", ["phase", "hook", "moved", "met"])
@@ -155,6 +216,35 @@ def test_the_error_that_leaves_a_call_is_noted_once(reader: HeartbeatReader) -> 
     with pytest.raises(SystemExit), heartbeat.call():
         raise SystemExit(143)
     assert read_error(reader.path) == noted
+
+
+class OwnError(Exception):
+    def __str__(self) -> str:
+        return f"at {self.missing}"  # type: ignore[attr-defined]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError("read-only")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no ==")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_an_error_whose_own_methods_fail_is_noted_as_itself(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    error = OwnError()
+    try:
+        heartbeat.note_error(OwnError())
+        raise error from OwnError()
+    except OwnError as raised:
+        heartbeat.note_error(raised)
+    noted = read_error(reader.path)
+    assert noted is not None
+    assert noted.summary == "OwnError: <exception str() failed>"
+    os.remove(error_path(reader.path))
+    heartbeat.note_error(error)
+    assert read_error(reader.path) is None
 
 
 def test_what_ends_the_process_is_noted(reader: HeartbeatReader) -> None:

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -133,7 +134,7 @@ def test_errors_after_which_another_way_was_tried_are_not_shown() -> None:
     """One-hot labels for a loss of class numbers: Keras builds metrics in several ways."""
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)])
     model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    with pytest.raises(ValueError, match="must have rank") as caught:
+    with pytest.raises(ValueError, match="`y` has the shape") as caught:
         kfit.fit(model, np.ones((8, 2)), np.ones((8, 3)), strategy="one_device", verbose=0)
     shown = "".join(traceback.format_exception(caught.value))
     assert shown.count("ValueError") == 1
@@ -365,3 +366,42 @@ def test_an_iterator_gives_its_portions_and_is_closed() -> None:
     assert ends == [3]
     begun.close()
     assert ends == [3, 2]
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenError(Exception):
+    step: int
+
+
+class ReadOnlyError(Exception):
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError("read-only")
+
+
+class UnequalError(Exception):
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no ==")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class WithoutMessageError(Exception):
+    def __str__(self) -> str:
+        return f"at {self.missing}"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "error", [FrozenError(3), ReadOnlyError(), UnequalError(), WithoutMessageError()], ids=repr
+)
+def test_an_error_of_any_class_leaves_as_itself(error: Exception) -> None:
+    def fails() -> None:
+        try:
+            raise UnequalError
+        except UnequalError:
+            raise error  # noqa: B904  as a hook may
+
+    with pytest.raises(type(error)) as raised:
+        for_user(fails)()
+    assert raised.value is error
+    say_nothing_of(error)
+    assert of_user(error, error.__traceback__) is not None

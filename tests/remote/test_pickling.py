@@ -63,3 +63,31 @@ def test_a_result_that_contains_itself_and_a_default_by_keyword() -> None:
 
     with pytest.raises(pickling.NotPicklableError, match="`a default`, which `train` refers to"):
         pickling.pack_call(train, (), {})
+
+
+def test_a_callback_comes_back_with_the_state_that_its_class_gives() -> None:
+    from keras.callbacks import Callback
+
+    class Locked(Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock, self.best = threading.Lock(), 3
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {key: value for key, value in vars(self).items() if key != "lock"}
+
+    class Slotted(Callback):
+        __slots__ = ("seen",)
+
+    class Reduced(Callback):
+        def __reduce__(self) -> Any:
+            return (Slotted, ())
+
+    locked, slotted = Locked(), Slotted()
+    slotted.seen = 5
+    for callback in (locked, slotted):
+        callback.set_model(threading.Lock())
+    back = pickling.unpack_result(pickling.pack_result([locked, slotted, Reduced()]))
+    assert (back[0].best, hasattr(back[0], "lock"), back[0].model) == (3, False, None)
+    assert (back[1].seen, back[1].model) == (5, None)
+    assert type(back[2]).__name__ == "Slotted"

@@ -42,6 +42,9 @@ def test_the_environment_is_texts_by_texts_and_not_the_launchs_own() -> None:
     for wrong in (3, {"A": 1}, {1: "A"}, {"": "A"}, "A=1"):
         with pytest.raises(ValueError, match="expected a dict of environment variables"):
             environment_checked(wrong)
+    for bad in ({"A=B": "1"}, {"A": "1\0"}, {"A\0": "1"}):
+        with pytest.raises(ValueError, match="expected a name without '=', and no"):
+            environment_checked(bad)
     for own in ("TF_CONFIG", "KFIT_RUN", "KFIT_CLUSTER"):
         with pytest.raises(ValueError, match=f"`env` sets {own}"):
             environment_checked({own: "1"})

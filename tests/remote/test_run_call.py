@@ -1,5 +1,6 @@
 """What a worker of `kfit.launch` prints of the error that ended it."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,33 @@ def test_without_restarts_nothing_is_printed(
     shown, recorded = printed(KeyError("label"), tmp_path, capsys, loud=False)
     assert shown == ""
     assert "KeyError" in recorded
+
+
+class WithoutMessageError(Exception):
+    def __str__(self) -> str:
+        return f"at {self.missing}"  # type: ignore[attr-defined]
+
+
+def test_an_error_whose_message_fails_is_recorded_as_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, recorded = printed(WithoutMessageError(), tmp_path, capsys)
+    assert recorded.endswith("WithoutMessageError: <exception str() failed>")
+
+
+class BaseError(BaseException):
+    """As a framework may raise it to stop everything."""
+
+
+def test_an_error_of_any_base_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = CallFiles(tmp_path)
+    files.write(Settings.of_this_process("worker 0", loud=False, join=False), b"")
+
+    def fails(folder: str, name: str) -> int:
+        raise BaseError("stop")
+
+    monkeypatch.setattr(run_call, "_call", fails)
+    monkeypatch.setattr(sys, "last_value", None, raising=False)
+    assert run_call.main(str(tmp_path), "worker 0") == 1
+    [record] = files.errors()
+    assert record.line == "BaseError: stop"

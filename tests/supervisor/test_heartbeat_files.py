@@ -1,16 +1,26 @@
+import errno
+import io
 import os
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kfit.heartbeat import VARIABLE, Heartbeat, Pulse
-from kfit.supervisor.heartbeat_files import HeartbeatFiles, ask_for_stacks, is_stopped
+from kfit.supervisor import heartbeat_files
+from kfit.supervisor.heartbeat_files import (
+    HeartbeatFiles,
+    ask_for_stacks,
+    heartbeat_root,
+    is_stopped,
+)
 
 SOON = 20.0
 
@@ -61,3 +71,19 @@ def test_asks_nobody_but_the_processes_of_the_task(sleeper: subprocess.Popen[byt
     assert not ask_for_stacks(sleeper.pid, sleeper.pid)
     # What is read before a task has opened its heartbeat.
     assert not ask_for_stacks(0, 12345678)
+
+
+def test_a_folder_without_room_is_not_taken(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(heartbeat_files, "_MEMORY", str(tmp_path))
+    assert heartbeat_root() == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(heartbeat_files, "_MEMORY", str(tmp_path / "missing"))
+    assert heartbeat_root() is None
+
+    class Full(io.BytesIO):
+        def write(self, content: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(heartbeat_files, "_MEMORY", str(tmp_path))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: Full())
+    assert heartbeat_root() is None

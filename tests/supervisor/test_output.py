@@ -47,6 +47,15 @@ def test_a_reader_that_has_gone_stops_nobody() -> None:
         stream.close()
 
 
+def test_without_streams_nothing_is_written() -> None:
+    shared = Output(None, None)
+    shared.write(shared.stdout, "nobody reads this")
+    shared.say("nor this")
+    shared.status("working")
+    assert not shared.is_blocked()
+    assert not shared.columns
+
+
 class Terminal(io.StringIO):
     """A stream that is a terminal of 80 columns, and what it shows."""
 

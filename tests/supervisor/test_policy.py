@@ -326,6 +326,18 @@ def test_servers_that_do_not_stop_are_killed() -> None:
     assert world.life.exit_code == 0
 
 
+def test_a_preempted_task_is_the_cause_whatever_it_had_recorded() -> None:
+    world = World(budget=1)
+    world.step(3)
+    world.note("worker 1", "PeerFailedError: x", is_consequence=True)
+    world.exit("worker 1", 143)
+    assert world.tasks.signals == [signal.SIGTERM]
+    world.exit_all(1)
+    world.wait()
+    assert len(world.generations) == 2
+    assert any("a preemption, which costs no restart" in line for line in world.lines)
+
+
 def test_who_failed_first_is_named_though_its_victim_ends_first() -> None:
     world = World(budget=0)
     world.step(4)
@@ -371,6 +383,18 @@ def test_an_error_that_no_restart_can_mend_costs_none() -> None:
     assert (world.life.exit_code, len(world.generations)) == (1, 1)
     assert any("a restart would end by the same error, so" in line for line in world.lines)
     assert world.lines[-1].endswith("exit code 1: SnapshotMismatchError: other layers")
+
+
+def test_a_wrong_command_line_costs_no_restart() -> None:
+    world = World(budget=9)
+    world.exit("worker 1", 2)
+    world.exit_all(-15)
+    assert (world.life.exit_code, len(world.generations)) == (2, 1)
+    assert any(line.startswith("exit code 2 means") for line in world.lines)
+    unlimited = World(budget=0)
+    unlimited.exit("worker 1", 2)
+    unlimited.exit_all(-15)
+    assert not any(line.startswith("exit code 2 means") for line in unlimited.lines)
 
 
 @pytest.mark.parametrize("code", [-9, 1])

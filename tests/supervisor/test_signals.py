@@ -2,9 +2,13 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
-from kfit.supervisor.signals import signals_to
+import pytest
+
+from kfit.supervisor.signals import exit_codes_kept, signals_to
 
 
 def test_they_are_events_within_and_what_they_were_after() -> None:
@@ -26,6 +30,31 @@ def test_what_was_ignored_stays_so() -> None:
         assert got == []
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_exit_codes_are_kept_where_the_parent_has_ignored_the_ends_of_children() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with exit_codes_kept():
+            command = [sys.executable, "-S", "-c", "import sys; sys.exit(3)"]
+            assert subprocess.run(command).returncode == 3
+            with exit_codes_kept():
+                pass
+            assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+
+        def run() -> None:
+            with pytest.raises(RuntimeError, match="ignores SIGCHLD"), exit_codes_kept():
+                pass
+            ended.append(True)
+
+        ended: list[bool] = []
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        assert ended
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_in_another_thread_nothing_is_handled() -> None:

@@ -431,6 +431,21 @@ def test_nohup_is_respected(drive: Any) -> None:
     assert driver.end()[0] == 0
 
 
+def test_a_parent_that_ignored_the_ends_of_children_is_not_felt(drive: Any) -> None:
+    prepare = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    code, _, err = drive(FAILS, SLEEPS, prepare=prepare).end()
+    assert code == 3
+    assert err.endswith("kfit: error: worker 0 ended with exit code 3\n")
+
+
+def test_a_process_without_stdout_runs_its_tasks(drive: Any, tmp_path: Path) -> None:
+    flag = tmp_path / "done"
+    prepare = "import sys; sys.stdout = None\n"
+    driver = drive(f"print(1); open({str(flag)!r}, 'w').close()", prepare=prepare)
+    assert driver.end() == (0, [], "")
+    assert flag.exists()
+
+
 HAS_A_CHILD = """
     import os, subprocess, sys, time
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
