@@ -19,11 +19,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.inputs import ReadBatches
 from kfit.internals import patch_points as points
 from kfit.internals.layers import all_layers
 from kfit.internals.patching import patched
 from kfit.objects import Generators
-from kfit.verification.few_batches import Given
+from kfit.verification.few_batches import inputs_of
 from kfit.verification.runs import Runs, Way, epsilon_of
 
 _ROUNDING = 512.0
@@ -64,13 +65,13 @@ def outputs_of(
     Returns:
         The outputs of each call: tensors with a row for each example, by key.
     """
-    x = runs.batches[0][0]
+    x = inputs_of(runs.batches[0])
     data = (x, dict(given)) if given else x
     with _recording(runs.model, seen, bool(given)), patched(points.NEXT_SEED, _noting(seen)):
         found = []
         for _ in range(times):
             runs.beginning.give()
-            outputs = way.predict(Given([(data,)]), verbose=0)
+            outputs = way.predict(ReadBatches([(data,)]), verbose=0)
             found.append({key: np.asarray(value) for key, value in outputs.items()})
     return found
 

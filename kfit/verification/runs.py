@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from kfit.checkpoint.state import Entry
 from kfit.distribute.strategy import Strategy
-from kfit.inputs import Batches
+from kfit.inputs import Batches, ReadBatches
 from kfit.internals.layers import all_layers
 from kfit.verification.beginning import Beginning, Change, shaken_by
-from kfit.verification.few_batches import Given
+from kfit.verification.few_batches import inputs_of
 from kfit.verification.report import Difference
 
 _SHAKES = 3
@@ -82,7 +82,7 @@ class Runs:
         if change is not None:
             batches = [_shaken(batch, change) for batch in batches]
         self.beginning.give(change)
-        history = way.fit(Given(batches), epochs=1, shuffle=False, verbose=0)
+        history = way.fit(ReadBatches(batches), epochs=1, shuffle=False, verbose=0)
         logs = {name: np.asarray(value[-1]) for name, value in history.history.items()}
         numbers = {name: value for name, value in logs.items() if _is_number(value)}
         return Result(self.beginning.now(), numbers)
@@ -202,10 +202,13 @@ def _shaken(batch: Any, change: Change) -> Any:
         is_plain = isinstance(value, (np.ndarray, tf.Tensor))
         if not is_plain or not tf.as_dtype(value.dtype).is_floating:
             return value
-        return change(tf.convert_to_tensor(value))
+        tensor = tf.convert_to_tensor(value)
+        # Whole numbers may be labels, which the step takes out of a batch that is a dict.
+        return tf.where(tensor == tf.round(tensor), tensor, change(tensor))
 
+    shaken = keras.tree.map_structure(leaf, inputs_of(batch))
     # Only the inputs: targets such as 0.0 and 1.0 may be labels.
-    return (keras.tree.map_structure(leaf, batch[0]), *batch[1:])
+    return (shaken, *batch[1:]) if isinstance(batch, tuple) else shaken
 
 
 def _epsilon(dtype: tf.DType) -> float:

@@ -26,10 +26,10 @@ from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.one_device import OneDevice
 from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.strategy import Strategy
-from kfit.inputs import as_batches
+from kfit.inputs import ReadBatches, as_batches
 from kfit.verification.beginning import Beginning
 from kfit.verification.causes import LayerCauses, causes_besides_layers
-from kfit.verification.few_batches import Given, Untouched, examples_of, few_batches
+from kfit.verification.few_batches import Untouched, examples_of, few_batches
 from kfit.verification.layer_probe import without_training
 from kfit.verification.report import Cause, Difference, Verdict, Verification, joined
 from kfit.verification.runs import Runs, Way, are_equal, compared
@@ -91,7 +91,7 @@ def verify(
     finally:
         untouched.give_back()
     one = ways(OneDevice(devices[0]))
-    made_of = as_batches(Given(batches), strategy=one.strategy)
+    made_of = as_batches(ReadBatches(batches), strategy=one.strategy)
     one.make_variables(made_of)
     beginning = Beginning(model)
     try:

@@ -322,7 +322,7 @@ def test_text_of_files_is_printed_without_control_characters() -> None:
 
 
 def test_a_time_that_is_no_number_is_damage() -> None:
-    about = {name: "" for name in inspected_snapshots._NEEDED} | {"data": {}, "versions": {}}
+    about = dict.fromkeys(inspected_snapshots._NEEDED, "") | {"data": {}, "versions": {}}
     numbers = ("step", "epoch", "step_in_epoch", "num_replicas", "num_workers")
     about |= dict.fromkeys(numbers, 1) | {"created": float("-inf")}
     with pytest.raises(DamagedSnapshotError, match=r"'created' is -inf"):
