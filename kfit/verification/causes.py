@@ -8,7 +8,7 @@ import keras
 
 from kfit.exactness.own_code import overrides
 from kfit.verification.layer_probe import Seen, differing, outputs_of
-from kfit.verification.report import Cause, Difference, joined
+from kfit.verification.report import Cause, Difference, first_line, joined
 from kfit.verification.runs import Runs, Way, are_equal, compared
 
 RANDOM = "random numbers"
@@ -66,7 +66,7 @@ class LayerCauses:
         except Exception as error:  # a model of the user's may be callable by its own steps only
             self.problem = (
                 "The layers could not be compared one by one, because the model cannot be called "
-                f"by itself: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+                f"by itself: {first_line(error)}"
             )
             return
         self._judge(seen, unrepeated or differing(runs, first, other), bool(unrepeated))

@@ -144,6 +144,13 @@ def compared(
     return tuple(_worst(name, kind, found) for (name, kind), found in parts.items())
 
 
+def layer_of(entry: Entry) -> str:
+    """Returns the path of the layer that has a variable."""
+    # The names of snapshots lack the numbers by which Keras tells layers apart.
+    path: str = getattr(entry.variable, "path", None) or entry.name
+    return path.rpartition("/")[0] or path
+
+
 def are_equal(differences: Sequence[Difference]) -> bool:
     """Returns whether rounding explains all differences."""
     return all(difference.is_equal for difference in differences)
@@ -166,12 +173,13 @@ def _worst(name: str, kind: Any, found: Sequence[tuple[float, float]]) -> Differ
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns the largest difference; infinity if only one of two numbers is finite."""
+    """Returns the largest difference; infinity where NaN or infinity is on one side only."""
     if one.shape != other.shape:
         return float("inf")
     if one.dtype.kind not in "fc":
         return _largest(np.abs(one.astype("float64") - other.astype("float64")))
-    if not np.array_equal(np.isfinite(one), np.isfinite(other)):
+    apart = ~(np.isfinite(one) & np.isfinite(other))
+    if not np.array_equal(one[apart], other[apart], equal_nan=True):
         return float("inf")
     with np.errstate(invalid="ignore", over="ignore"):
         differences = np.abs(one.astype(complex) - other) if one.dtype.kind == "c" else None
@@ -188,9 +196,7 @@ def _largest(values: np.ndarray) -> float:
 def _part_of(entry: Entry) -> tuple[str, str]:
     if entry.part != "model":
         return "optimizer", "optimizer"
-    # The names of snapshots lack the numbers by which Keras tells layers apart.
-    path = getattr(entry.variable, "path", None) or entry.name
-    return path.rpartition("/")[0] or path, "layer"
+    return layer_of(entry), "layer"
 
 
 def _is_number(value: np.ndarray) -> bool:
