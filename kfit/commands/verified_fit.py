@@ -64,6 +64,7 @@ def _verified(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[in
         The exit code; and the result, or the text of an error.
     """
     from kfit.inputs import ReadBatches, split_validation
+    from kfit.training.stop_signals import Preempted
 
     try:
         x, y, sample_weight = given["x"], given["y"], given["sample_weight"]
@@ -84,6 +85,8 @@ def _verified(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[in
             steps=settings["steps"],
             **kept,
         )
+    except (KeyboardInterrupt, Preempted):  # the script must not go on
+        return COULD_NOT_RUN, "a signal has stopped it"
     except Exception as error:
         if not isinstance(error, (ValueError, NotImplementedError)):
             traceback.print_exception(error.with_traceback(of_user(error, error.__traceback__)))

@@ -84,7 +84,8 @@ def verify(
         The result. The model, its data and the random generators are as before.
 
     Raises:
-        ValueError: If the data or the devices are wrong, or kfit refuses to train the model.
+        ValueError: If the data or the devices are wrong, kfit refuses to train the model, or no
+            number is left to compare.
     """
     devices = _devices(replicas)
     untouched = Untouched(data[0], model)
