@@ -725,8 +725,8 @@ class Trainer:
             the numbers are equal.
 
         Raises:
-            ValueError: If an argument is wrong, this process has too few devices, or kfit refuses
-                to train the model on replicas.
+            ValueError: If an argument is wrong, this process has too few devices, kfit refuses to
+                train the model on replicas, or all weights of a layer become NaN.
         """
         self._require_compiled()
         self._check_cluster()

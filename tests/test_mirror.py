@@ -101,7 +101,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/supervisor/reaper.py": "supervisor/test_supervisor.py",
     "kfit/verification/beginning.py": "verification/test_verify.py: random",
     "kfit/verification/causes.py": "verification/test_verify.py: looks across examples",
-    "kfit/verification/few_batches.py": "verification/test_verify.py: can be read only once",
     "kfit/verification/layer_probe.py": "verification/test_verify.py: predict_step",
     "kfit/verification/report.py": "verification/test_verify.py: Verification",
     "kfit/verification/runs.py": "verification/test_verify.py: rounding",

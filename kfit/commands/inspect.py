@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kfit.argument_checks import CommandError
@@ -81,9 +84,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
     if arguments.against is not None or arguments.export is not None:
         from kfit.supervisor.passed_output import quiet_stderr
 
-        with quiet_stderr():
+        with quiet_stderr(), _as_no_task():
             lines = _weights(arguments, found)
-    print(json.dumps(found, indent=2) if arguments.json else "\n".join([as_text(found), *lines]))
+    print(_as_json(found) if arguments.json else "\n".join([as_text(found), *lines]))
     return int(any(snapshot["damage"] for snapshot in found["snapshots"]))
 
 
@@ -110,6 +113,37 @@ def _weights(arguments: argparse.Namespace, found: dict[str, Any]) -> list[str]:
         found["export"] = weights.export(newest, arguments.model, arguments.export)
         lines += ["", f"Saved the model as {found['export']['file']!r}."]
     return lines
+
+
+@contextmanager
+def _as_no_task() -> Iterator[None]:
+    """Context in which this process belongs to no cluster, whatever the environment describes.
+
+    A user calls the command by hand, on a host of a cluster perhaps: it must write what it says,
+    and what it imports must not wait for other tasks.
+    """
+    before = os.environ.get("KFIT_CLUSTER")
+    os.environ["KFIT_CLUSTER"] = "none"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["KFIT_CLUSTER"]
+        else:
+            os.environ["KFIT_CLUSTER"] = before
+
+
+def _as_json(found: dict[str, Any]) -> str:
+    return json.dumps(_finite(found), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Replaces NaN and infinity by None, since JSON has neither."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _check_export(export: str | None, model: str | None) -> None:

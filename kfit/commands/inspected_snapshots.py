@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -176,6 +177,8 @@ def _check(about: Mapping[str, Any]) -> None:
     for key, kind in _NEEDED.items():
         if not isinstance(about.get(key), kind):
             raise DamagedSnapshotError(f"the manifest's {key!r} is {about.get(key)!r}")
+    if not math.isfinite(about["created"]):
+        raise DamagedSnapshotError(f"the manifest's 'created' is {about['created']!r}")
 
 
 def _listed(values: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ import gc
 import os
 import pkgutil
 import runpy
+import signal
 from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from types import CodeType, ModuleType
 from typing import Any
@@ -44,6 +45,9 @@ def main(words: list[str]) -> None:
     options = []
     while words[0] in ("--keras-fit", "--verify", "--no-join"):
         options.append(words.pop(0))
+    if "--verify" in options and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Ctrl-C ends it at once, wherever it is: there is nothing to save, and nothing to tell.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if words[0] == "-m":
         sys.argv[:] = ["-m", *words[2:]]
         _put_first(os.getcwd())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,9 +58,10 @@ def compare(directory: str, snapshot: Snapshot, other: str, model: str | None) -
         model: The option `--model`, if the saved model needs the classes of a script; or None.
 
     Returns:
-        A dict that JSON can encode: `with`, what was compared; and `layers`, a list with a dict for
-        each layer: its `name`, the largest `difference` of a weight, and the same `relative` to the
-        layer's largest weight.
+        A dict: `with`, what was compared; and `layers`, a list with a dict for each layer: its
+        `name`, whether it is `equal` bit for bit, the largest `difference` of a weight, and the
+        same `relative` to the layer's largest weight. A difference is infinite where only one of
+        two weights is finite.
 
     Raises:
         CommandError: If `other` cannot be read, or its weights have other names or shapes.
@@ -91,8 +93,13 @@ def compare(directory: str, snapshot: Snapshot, other: str, model: str | None) -
 def as_lines(compared: Mapping[str, Any]) -> list[str]:
     """Returns the result of `compare` as lines of text."""
     layers = compared["layers"]
-    if all(layer["difference"] == 0 for layer in layers):
+    if all(layer["equal"] for layer in layers):
         return [f"Its weights are equal to those of {compared['with']!r}, bit for bit."]
+    if all(layer["difference"] == 0 for layer in layers):
+        return [
+            f"Its weights are equal to those of {compared['with']!r}, though not bit for bit: a "
+            "zero has another sign, or a weight another dtype."
+        ]
     rows = [("", "difference", "relative")]
     for layer in layers:
         shown = f"{layer['difference']:.3g}", f"{layer['relative']:.1e}"
@@ -170,24 +177,55 @@ def _layers(ours: Kept, theirs: Sequence[np.ndarray]) -> list[dict[str, Any]]:
     when a name of a variable comes again, and layers with equal names are counted here. The states
     of random generators, such as those of dropout, are left out.
     """
-    layers: list[dict[str, Any]] = []
+    pairs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    counts: Counter[str] = Counter()
     names: set[str] = set()
+    last = name = ""
     for entry, other in zip(ours, theirs, strict=True):
         if entry["name"].endswith("seed_generator_state"):
             continue
-        one, two = (np.asarray(v).astype("float64") for v in (entry["value"], other))
         layer = entry["name"].rpartition("/")[0] or entry["name"]
-        if not layers or layers[-1]["layer"] != layer or entry["name"] in names:
+        if not counts or layer != last or entry["name"] in names:
             names.clear()
-            count = 1 + sum(each["layer"] == layer for each in layers)
-            name = layer if count == 1 else f"{layer} ({count})"
-            layers.append({"layer": layer, "name": name, "difference": 0.0, "relative": 0.0})
+            counts[layer] += 1
+            name = layer if counts[layer] == 1 else f"{layer} ({counts[layer]})"
+        last = layer
         names.add(entry["name"])
-        difference = float(np.max(np.abs(one - two), initial=0.0))
-        relative = difference / (float(np.max(np.abs(one), initial=0.0)) or 1.0)
-        layers[-1]["difference"] = max(layers[-1]["difference"], difference)
-        layers[-1]["relative"] = max(layers[-1]["relative"], relative)
-    return [{key: each[key] for key in ("name", "difference", "relative")} for each in layers]
+        pairs.setdefault(name, []).append((np.asarray(entry["value"]), np.asarray(other)))
+    return [_layer(name, found) for name, found in pairs.items()]
+
+
+def _layer(name: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    difference = max(_difference(one, other) for one, other in pairs)
+    largest = max(_largest(one) for one, _ in pairs)
+    return {
+        "name": name,
+        "equal": all(_is_same(one, other) for one, other in pairs),
+        "difference": difference,
+        "relative": difference / (largest or 1.0),
+    }
+
+
+def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+def _difference(one: np.ndarray, other: np.ndarray) -> float:
+    """Returns the largest difference of two weights; NaN and infinity differ only from others."""
+    a, b = _wide(one), _wide(other)
+    differs = (a != b) & ~(np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore", over="ignore"):
+        differences = np.abs(a - b)[differs]
+    return float(np.max(np.where(np.isnan(differences), np.inf, differences), initial=0.0))
+
+
+def _largest(values: np.ndarray) -> float:
+    sizes = np.abs(_wide(values))
+    return float(np.max(sizes[np.isfinite(sizes)], initial=0.0))
+
+
+def _wide(values: np.ndarray) -> np.ndarray:
+    return values.astype("complex128" if values.dtype.kind == "c" else "float64")
 
 
 def _form(entry: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:

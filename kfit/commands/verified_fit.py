@@ -63,8 +63,8 @@ def _verified(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[in
     Returns:
         The exit code; and the result, or the text of an error.
     """
-    from kfit.inputs import split_validation
-    from kfit.verification.few_batches import Given
+    from kfit.inputs import ReadBatches, split_validation
+    from kfit.training.stop_signals import Preempted
 
     try:
         x, y, sample_weight = given["x"], given["y"], given["sample_weight"]
@@ -75,7 +75,8 @@ def _verified(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[in
         kept = {name: given[name] for name in _KEPT}
         if isinstance(x, Iterator):
             # The script will not go on, so its generator may be used up.
-            x, kept["shuffle"] = Given(list(islice(x, kept.pop("steps_per_epoch") or _MOST))), False
+            read = islice(x, kept.pop("steps_per_epoch") or _MOST)
+            x, kept["shuffle"] = ReadBatches([_parts_of(batch) for batch in read]), False
         found = given["self"].verify(
             x,
             y,
@@ -84,11 +85,18 @@ def _verified(given: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[in
             steps=settings["steps"],
             **kept,
         )
+    except (KeyboardInterrupt, Preempted):  # the script must not go on
+        return COULD_NOT_RUN, "a signal has stopped it"
     except Exception as error:
         if not isinstance(error, (ValueError, NotImplementedError)):
             traceback.print_exception(error.with_traceback(of_user(error, error.__traceback__)))
         return COULD_NOT_RUN, f"{type(error).__name__}: {error}"
     return int(not found.is_equal), found
+
+
+def _parts_of(batch: Any) -> tuple[Any, ...]:
+    """Returns what a generator has yielded as the parts that `fit` passes to the model's step."""
+    return tuple(batch) if isinstance(batch, (list, tuple)) else (batch,)
 
 
 def _end(settings: Mapping[str, Any], stdout: int, code: int, found: Any) -> NoReturn:

@@ -18,10 +18,13 @@ from typing import Any
 from kfit.argument_checks import CommandError
 from kfit.commands.program import add_program, name_of_program, note_options_of_the_script
 from kfit.supervisor.passed_output import Channel, pass_on
+from kfit.supervisor.signals import signal_name, signals_to
 
 SETTINGS = "KFIT_VERIFY"
 """The environment variable that tells the process of the script what to verify, as JSON."""
 COULD_NOT_RUN = 2
+_GRACE = 5.0
+"""Seconds from a signal until the process of the script is killed."""
 
 Program = Callable[[Sequence[str], "Sequence[str] | None"], tuple[str, ...]]
 Count = Callable[[str, "str | None", int], "int | None"]
@@ -80,9 +83,11 @@ def _run(command: list[str], settings: dict[str, Any]) -> int:
 
     Returns:
         The exit code that the process has sent through a pipe. Its own exit code may be that of
-        the user's script, which may have ended without a `fit`.
+        the user's script, which may have ended without a `fit`. If a signal has stopped this
+        command, 128 plus its number.
     """
     ours, theirs = os.pipe()
+    signals: list[int] = []
     try:
         environ = {
             **os.environ,
@@ -90,7 +95,7 @@ def _run(command: list[str], settings: dict[str, Any]) -> int:
             SETTINGS: json.dumps({**settings, "pipe": theirs}),
         }
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        ended = _wait(command, environ, theirs)
+        ended = _wait(command, environ, theirs, signals)
         os.set_blocking(ours, False)
         try:
             verdict = os.read(ours, 1)
@@ -99,47 +104,84 @@ def _run(command: list[str], settings: dict[str, Any]) -> int:
     finally:
         os.close(ours)
         os.close(theirs)
-    if not verdict:
-        print(
-            f"kfit: error: the script ended with exit code {ended} before its first `fit`; `kfit "
-            "verify` takes the model and the data from a `fit` of Keras or kfit",
-            file=sys.stderr,
-        )
-        return COULD_NOT_RUN
-    return int(verdict)
+    if signals:
+        print(f"kfit: stopped by {signal_name(signals[0])}", file=sys.stderr)
+        return 128 + signals[0]
+    if verdict:
+        return int(verdict)
+    problem = _without_a_verdict(ended)
+    print(f"kfit: error: {problem}", file=sys.stderr)
+    if settings["json"]:
+        print(json.dumps({"error": problem}, indent=2))
+    return COULD_NOT_RUN
 
 
-def _wait(command: list[str], environ: dict[str, str], pipe: int) -> int:
+def _without_a_verdict(ended: int) -> str:
+    """Returns what is wrong if the process has ended by itself and without a verdict.
+
+    Args:
+        ended: Its exit code; below 0 it is a signal, which may have come at any time.
+    """
+    if ended < 0:
+        return f"the process of the script was killed by {signal_name(-ended)}"
+    return (
+        f"the script ended with exit code {ended} before its first `fit`; `kfit verify` takes the "
+        "model and the data from a `fit` of Keras or kfit"
+    )
+
+
+def _wait(command: list[str], environ: dict[str, str], pipe: int, signals: list[int]) -> int:
     """Runs a command, without TensorFlow's start-up messages on its stderr.
+
+    Signals such as that of Ctrl-C are passed on to the command, which has nothing to save. If it
+    does not end within 5 s, it is killed.
 
     Args:
         command: The command.
         environ: Its environment variables.
         pipe: A file descriptor that it inherits.
+        signals: The signals that arrive are added to it.
 
     Returns:
         Its exit code.
     """
     channel = Channel.like(sys.stderr)
-    try:
-        child = subprocess.Popen(command, env=environ, pass_fds=[pipe], stderr=channel.writer)
-    except BaseException:
-        os.close(channel.reader)
-        raise
-    finally:
-        os.close(channel.writer)
-    # A daemon, since processes that the script has left behind may keep stderr open.
-    passing = threading.Thread(
-        target=pass_on,
-        args=(channel, _write_error, lambda _: None),
-        kwargs={"is_filtered": environ["TF_CPP_MIN_LOG_LEVEL"] != "0"},
-        daemon=True,
-    )
-    passing.start()
-    with child:
-        ended = child.wait()
-    passing.join(timeout=5)
+    child: subprocess.Popen[bytes] | None = None
+
+    def stop(signum: int) -> None:
+        signals.append(signum)
+        if child is not None:
+            _stop(child, signum)
+
+    with signals_to(stop):
+        try:
+            child = subprocess.Popen(command, env=environ, pass_fds=[pipe], stderr=channel.writer)
+        except BaseException:
+            os.close(channel.reader)
+            raise
+        finally:
+            os.close(channel.writer)
+        for signum in signals:  # that have come before there was a process
+            _stop(child, signum)
+        # A daemon, since processes that the script has left behind may keep stderr open.
+        passing = threading.Thread(
+            target=pass_on,
+            args=(channel, _write_error, lambda _: None),
+            kwargs={"is_filtered": environ["TF_CPP_MIN_LOG_LEVEL"] != "0"},
+            daemon=True,
+        )
+        passing.start()
+        with child:
+            ended = child.wait()
+        passing.join(timeout=5)
     return ended
+
+
+def _stop(child: subprocess.Popen[bytes], signum: int) -> None:
+    child.send_signal(signum)
+    killing = threading.Timer(_GRACE, child.kill)
+    killing.daemon = True
+    killing.start()
 
 
 def _write_error(text: str) -> None:

@@ -23,7 +23,7 @@ from kfit.inputs.cursor import Cursor
 from kfit.inputs.datasets import DatasetBatches
 from kfit.inputs.generator import GeneratorBatches
 from kfit.inputs.loader import LoaderBatches
-from kfit.inputs.py_dataset import PyDatasetBatches
+from kfit.inputs.py_dataset import PyDatasetBatches, ReadBatches
 from kfit.inputs.read_by_rows import columns_as_arrays
 from kfit.inputs.stored import Part, is_stored
 
@@ -31,6 +31,7 @@ __all__ = [
     "BatchLayout",
     "Batches",
     "Cursor",
+    "ReadBatches",
     "Segment",
     "as_batches",
     "columns_as_arrays",

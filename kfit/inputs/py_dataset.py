@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,6 +19,24 @@ from kfit.inputs.own_state import OwnState
 from kfit.inputs.processes import Processes, in_order
 from kfit.inputs.python import LOOKED_AT, PythonBatches
 from kfit.objects import Generators
+
+
+class ReadBatches(keras.utils.PyDataset):
+    """Batches that were read already, each in the very structure that the model's step gets.
+
+    Args:
+        batches: The batches.
+    """
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        super().__init__()
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._batches[index]
 
 
 class PyDatasetBatches(PythonBatches):
@@ -75,11 +93,14 @@ class PyDatasetBatches(PythonBatches):
     def prepared(self, batch: Any) -> Any:
         """Converts a batch as `PythonBatches` does, but a dict stays what the model's step gets.
 
-        So it is in Keras. Its own step takes such a batch as `x`.
+        So it is in Keras. Its own step takes such a batch as `x`. Batches that were read already
+        keep the structure that they have.
 
         Raises:
             ValueError: If the batch has more parts than Keras takes from a PyDataset.
         """
+        if isinstance(self._dataset, ReadBatches):
+            return self._converted(batch)
         if isinstance(batch, (tuple, list)) and len(batch) not in (1, 2, 3):
             raise ValueError(
                 "`__getitem__` of a PyDataset must return (x,), (x, y) or (x, y, sample_weight). "

@@ -430,11 +430,13 @@ class PythonBatches(Batches):
         Usually the tuple is `(x,)`, `(x, y)` or `(x, y, sample_weight)`. As in Keras, a step of the
         model's own gets the parts that were yielded, also if they are more or if some are None.
         """
-        Heartbeat.of_environment().moved()
         if isinstance(batch, list):
             batch = tuple(batch)
-        if not isinstance(batch, tuple):
-            batch = (batch,)
+        return self._converted(batch if isinstance(batch, tuple) else (batch,))
+
+    def _converted(self, batch: Any) -> Any:
+        """Converts the leaves of a batch to tensors or arrays; it keeps its structure."""
+        Heartbeat.of_environment().moved()
         batch = keras.tree.map_structure(_as_tensor_like, self._prepare(batch))
         if self._is_divided:
             _require_same_rows(batch)
@@ -451,7 +453,7 @@ def _as_tensor_like(value: Any) -> Any:
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
-def _require_same_rows(batch: tuple[Any, ...]) -> None:
+def _require_same_rows(batch: Any) -> None:
     """Raises an error if the parts of a batch, which replicas divide, differ in their rows.
 
     A step on one device may take them: it gets the batch as it is.

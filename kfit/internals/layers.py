@@ -58,3 +58,18 @@ def set_added_losses(layer: keras.Layer, losses: list[Any]) -> None:
 def reduction_axes(layer: keras.layers.BatchNormalization) -> list[int]:
     """Returns the axes over which a BatchNormalization computes its statistics."""
     return list(layer._reduction_axes)
+
+
+@uses(
+    "keras.Layer._dtype_policy",
+    because="the setter of `Layer.dtype_policy` changes an entry of a map that layers share",
+)
+def set_dtype_policy(layer: keras.Layer, policy: Any) -> Any:
+    """Sets the dtype policy of a layer, which the layer may have built with another one.
+
+    Returns:
+        The policy that the layer had.
+    """
+    before = layer._dtype_policy
+    layer._dtype_policy = policy
+    return before

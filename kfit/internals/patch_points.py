@@ -16,7 +16,7 @@ from kfit.internals.losses import LOSS_FUNCTION, LOSS_MODULE
 from kfit.internals.optimizers import MERGING_MODULE
 from kfit.internals.patching import Point
 from kfit.internals.private import imported
-from kfit.internals.randomness import SEED_GENERATOR_MODULE
+from kfit.internals.randomness import DRAWING_MODULE, SEED_GENERATOR_MODULE
 from kfit.internals.variables import RESOURCE_VARIABLE
 
 _ANY_LAYER = "any layer of the user's may do it, without a class of kfit's"
@@ -76,6 +76,12 @@ NEXT_SEED = Point(keras.random.SeedGenerator, "next", _ANY_LAYER)
 GLOBAL_SEED_GENERATOR = Point(
     SEED_GENERATOR_MODULE, "global_seed_generator", "`keras.random` asks it where no seed is given"
 )
+DRAW_SHAPE = tuple(
+    Point(DRAWING_MODULE, name, _ANY_LAYER)
+    for name in ("normal", "truncated_normal", "uniform", "randint")
+)
+"""The functions that draw a tensor of a shape from a distribution that is the same everywhere."""
+DROPOUT = Point(DRAWING_MODULE, "dropout", _ANY_LAYER)
 ASSIGN = Point(keras.Variable, "assign", _ANY_STEP)
 ASSIGN_ADD = Point(keras.Variable, "assign_add", _ANY_STEP)
 ASSIGN_SUB = Point(keras.Variable, "assign_sub", _ANY_STEP)

@@ -20,6 +20,11 @@ global_seed_generator: Any = imported(
     because="the generator of draws without a seed is made at the first draw, and told by nobody",
 )
 
+DRAWING_MODULE: Any = imported(
+    "keras.src.backend.tensorflow.random",
+    because="what layers and `keras.random` draw comes from the functions of this module",
+)
+
 program_seed: Any = imported(
     "keras.src.utils.rng_utils.get_random_seed",
     because="what `keras.utils.set_random_seed` was given can be asked in no other way",

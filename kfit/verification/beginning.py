@@ -22,6 +22,20 @@ from kfit.objects import Generators
 Change = Callable[[tf.Tensor], tf.Tensor]
 
 
+class KerasDraws:
+    """The state of Keras' global seed generator, from which is drawn where no seed is given."""
+
+    def __init__(self) -> None:
+        self._generator = existing_seed_generator()
+        self._state = None if self._generator is None else self._generator.state.numpy()
+
+    def give_back(self) -> None:
+        """Sets the generator back; where there was none, Keras makes one at the next draw."""
+        set_seed_generator(self._generator)
+        if self._generator is not None:
+            self._generator.state.assign(self._state)
+
+
 class Beginning:
     """The state of a model, its optimizers and its metrics, and of the global random generators.
 
@@ -39,7 +53,7 @@ class Beginning:
         self._model = model
         self._attributes = dict(vars(model))
         self._drawn = Generators.now()
-        self._had_generator = existing_seed_generator() is not None
+        self._draws = KerasDraws()
         # Every run must draw from one generator: a graph keeps the generator of its tracing.
         with undisturbed():
             self._generator = global_seed_generator()
@@ -65,8 +79,7 @@ class Beginning:
     def give_back(self) -> None:
         """Sets everything as it was, the model's attributes and Keras' generator included."""
         self.give()
-        if not self._had_generator:
-            set_seed_generator(None)
+        self._draws.give_back()
         now = vars(self._model)
         for name in [name for name in now if name not in self._attributes]:
             object.__delattr__(self._model, name)

@@ -14,6 +14,7 @@ from kfit.exactness.rows import is_scalar
 from kfit.inputs import Batches, Cursor, Segment, has_arrays
 from kfit.inputs.own_state import OwnState
 from kfit.objects import Generators
+from kfit.verification.beginning import KerasDraws
 
 _FEW = 64
 """So many batches of data that can only be read in order are read to find the last one."""
@@ -31,7 +32,8 @@ def few_batches(batches: Batches, steps: int) -> list[Any]:
         steps: How many batches to return; fewer if the epoch is shorter.
 
     Returns:
-        The batches, each as `(x, y, sample_weight)` or its first parts.
+        The batches, each in the structure in which `fit` passes it to the model's step, such as
+        `(x, y)`, or a tensor.
 
     Raises:
         ValueError: If there is no batch.
@@ -61,22 +63,13 @@ def examples_of(batch: Any) -> int:
     return int(leaf.shape[0])
 
 
-class Given(keras.utils.PyDataset):
-    """A data set of batches that were read already.
+def inputs_of(batch: Any) -> Any:
+    """Returns the inputs of the model in a batch: its first part, or all of it.
 
     Args:
-        batches: The batches.
+        batch: A batch as the model's step gets it. Only a tuple has parts, as in Keras.
     """
-
-    def __init__(self, batches: list[Any]) -> None:
-        super().__init__()
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._batches[index]
+    return batch[0] if isinstance(batch, tuple) else batch
 
 
 class Untouched:
@@ -98,6 +91,7 @@ class Untouched:
                 "data as arrays, or run `kfit verify` on your script."
             )
         self._generators = Generators.now()
+        self._draws = KerasDraws()
         self._own: OwnState | None = None
         if not isinstance(x, tf.data.Dataset) and not has_arrays(x) and hasattr(x, "__dict__"):
             self._own = OwnState(x, with_attributes=True)
@@ -109,6 +103,7 @@ class Untouched:
         if self._own is not None:
             self._own.load_state_dict(self._state)
         self._generators.give()
+        self._draws.give_back()
 
 
 def _taken(batches: Batches, first: int, count: int) -> list[Any]:
@@ -130,4 +125,4 @@ def _read(batches: Batches, first: int, count: int) -> Iterator[Any]:
         taken, read = cursor.take(take, 1) if cursor.more else (0, [])
         if not taken:
             return
-        yield read[0] if isinstance(read[0], tuple) else (read[0],)
+        yield read[0]

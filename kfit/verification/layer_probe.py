@@ -8,7 +8,6 @@ calls, and every layer that differs does so by itself.
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,15 +18,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.inputs import ReadBatches
 from kfit.internals import patch_points as points
 from kfit.internals.layers import all_layers
 from kfit.internals.patching import patched
 from kfit.objects import Generators
-from kfit.verification.few_batches import Given
+from kfit.verification.few_batches import inputs_of
 from kfit.verification.runs import Runs, Way, epsilon_of
+from kfit.verification.switched_off import calls_wrapped
 
 _ROUNDING = 512.0
 """The rounding errors within one layer, relative to the layer's largest output."""
+_COARSE_ROUNDING = 16.0
+"""The same in 16 bits: sums are rounded to them once, and 512 errors would be the output itself."""
+_COARSE = 1e-4
+"""A rounding error, relative to a number, above which a dtype has 16 bits or fewer."""
 
 Outputs = dict[str, np.ndarray]
 
@@ -64,13 +69,13 @@ def outputs_of(
     Returns:
         The outputs of each call: tensors with a row for each example, by key.
     """
-    x = runs.batches[0][0]
+    x = inputs_of(runs.batches[0])
     data = (x, dict(given)) if given else x
     with _recording(runs.model, seen, bool(given)), patched(points.NEXT_SEED, _noting(seen)):
         found = []
         for _ in range(times):
             runs.beginning.give()
-            outputs = way.predict(Given([(data,)]), verbose=0)
+            outputs = way.predict(ReadBatches([(data,)]), verbose=0)
             found.append({key: np.asarray(value) for key, value in outputs.items()})
     return found
 
@@ -78,7 +83,7 @@ def outputs_of(
 def differing(runs: Runs, one: Outputs, other: Outputs) -> list[str]:
     """Returns the keys of the outputs that differ by more than rounding, in the order of calls."""
     found = []
-    allowed = _ROUNDING * epsilon_of(runs.model)
+    allowed = _rounding(epsilon_of(runs.model))
     for key, value in one.items():
         there = other.get(key)
         if there is None or there.shape != value.shape:
@@ -91,26 +96,13 @@ def differing(runs: Runs, one: Outputs, other: Outputs) -> list[str]:
     return found
 
 
-@contextmanager
-def without_training(layers: list[keras.Layer]) -> Iterator[None]:
-    """Context in which some layers are called with `training=False`, as Dropout in inference.
-
-    Args:
-        layers: The layers. A layer whose `call` has no argument `training` is called as always.
-    """
-
-    def wrap(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., Any]:
-        def in_inference(*args: Any, **kwargs: Any) -> Any:
-            return call(*args, **{**kwargs, "training": False})
-
-        return in_inference if "training" in _names_of_parameters(call) else call
-
-    with _calls_wrapped(layers, wrap):
-        yield
+def is_coarse(model: keras.Model) -> bool:
+    """Returns whether a model has numbers of 16 bits or fewer, whose rounding may hide anything."""
+    return epsilon_of(model) > _COARSE
 
 
-def _names_of_parameters(call: Callable[..., Any]) -> set[str]:
-    return set(inspect.signature(call).parameters)
+def _rounding(epsilon: float) -> float:
+    return (_COARSE_ROUNDING if epsilon > _COARSE else _ROUNDING) * epsilon
 
 
 class _Thread(threading.local):
@@ -159,7 +151,7 @@ def _recording(model: keras.Model, seen: Seen, is_given: bool) -> Iterator[None]
 
     object.__setattr__(model, "predict_step", predict_step)
     try:
-        with _calls_wrapped([layer for layer in all_layers(model) if layer is not model], wrap):
+        with calls_wrapped([layer for layer in all_layers(model) if layer is not model], wrap):
             yield
     finally:
         object.__delattr__(model, "predict_step")
@@ -202,22 +194,3 @@ def _noting(seen: Seen) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return next_seed
 
     return wrap
-
-
-@contextmanager
-def _calls_wrapped(
-    layers: list[keras.Layer], wrap: Callable[[keras.Layer, Any], Any]
-) -> Iterator[None]:
-    """Context in which the `call` of each layer is replaced by `wrap(layer, call)`."""
-    own = {id(layer): vars(layer).get("call") for layer in layers}
-    for layer in layers:
-        # Bypasses Keras' tracking of attributes: the function is no part of the layer.
-        object.__setattr__(layer, "call", wrap(layer, layer.call))
-    try:
-        yield
-    finally:
-        for layer in layers:
-            if own[id(layer)] is None:
-                object.__delattr__(layer, "call")
-            else:
-                object.__setattr__(layer, "call", own[id(layer)])

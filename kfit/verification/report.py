@@ -114,7 +114,7 @@ class Verification:
         elif self.verdict == "equal but for random draws":
             text = (
                 f"EQUAL BUT FOR RANDOM DRAWS: {steps} give the same numbers, up to rounding "
-                f"({worst:.1e}), with the random layers switched off"
+                f"({worst:.1e}), without the draws of the random layers"
             )
         elif self.verdict == "differs":
             text = f"DIFFERS: {steps} give other numbers, by up to {worst:.1e}"
@@ -139,6 +139,12 @@ class Verification:
 def printable(text: str) -> str:
     """Returns a text without control characters; a name may come from a file of the user's."""
     return text if text.isprintable() else repr(text)
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the class and the first line of an error."""
+    line = printable((str(error).splitlines() or [""])[0][:200])
+    return f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
 def joined(names: Sequence[str]) -> str:

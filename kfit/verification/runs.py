@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from kfit.checkpoint.state import Entry
 from kfit.distribute.strategy import Strategy
-from kfit.inputs import Batches
+from kfit.inputs import Batches, ReadBatches
 from kfit.internals.layers import all_layers
 from kfit.verification.beginning import Beginning, Change, shaken_by
-from kfit.verification.few_batches import Given
+from kfit.verification.few_batches import inputs_of
 from kfit.verification.report import Difference
 
 _SHAKES = 3
@@ -82,7 +82,7 @@ class Runs:
         if change is not None:
             batches = [_shaken(batch, change) for batch in batches]
         self.beginning.give(change)
-        history = way.fit(Given(batches), epochs=1, shuffle=False, verbose=0)
+        history = way.fit(ReadBatches(batches), epochs=1, shuffle=False, verbose=0)
         logs = {name: np.asarray(value[-1]) for name, value in history.history.items()}
         numbers = {name: value for name, value in logs.items() if _is_number(value)}
         return Result(self.beginning.now(), numbers)
@@ -144,6 +144,13 @@ def compared(
     return tuple(_worst(name, kind, found) for (name, kind), found in parts.items())
 
 
+def layer_of(entry: Entry) -> str:
+    """Returns the path of the layer that has a variable."""
+    # The names of snapshots lack the numbers by which Keras tells layers apart.
+    path: str = getattr(entry.variable, "path", None) or entry.name
+    return path.rpartition("/")[0] or path
+
+
 def are_equal(differences: Sequence[Difference]) -> bool:
     """Returns whether rounding explains all differences."""
     return all(difference.is_equal for difference in differences)
@@ -166,12 +173,13 @@ def _worst(name: str, kind: Any, found: Sequence[tuple[float, float]]) -> Differ
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns the largest difference; infinity if only one of two numbers is finite."""
+    """Returns the largest difference; infinity where NaN or infinity is on one side only."""
     if one.shape != other.shape:
         return float("inf")
     if one.dtype.kind not in "fc":
         return _largest(np.abs(one.astype("float64") - other.astype("float64")))
-    if not np.array_equal(np.isfinite(one), np.isfinite(other)):
+    apart = ~(np.isfinite(one) & np.isfinite(other))
+    if not np.array_equal(one[apart], other[apart], equal_nan=True):
         return float("inf")
     with np.errstate(invalid="ignore", over="ignore"):
         differences = np.abs(one.astype(complex) - other) if one.dtype.kind == "c" else None
@@ -188,9 +196,7 @@ def _largest(values: np.ndarray) -> float:
 def _part_of(entry: Entry) -> tuple[str, str]:
     if entry.part != "model":
         return "optimizer", "optimizer"
-    # The names of snapshots lack the numbers by which Keras tells layers apart.
-    path = getattr(entry.variable, "path", None) or entry.name
-    return path.rpartition("/")[0] or path, "layer"
+    return layer_of(entry), "layer"
 
 
 def _is_number(value: np.ndarray) -> bool:
@@ -202,10 +208,13 @@ def _shaken(batch: Any, change: Change) -> Any:
         is_plain = isinstance(value, (np.ndarray, tf.Tensor))
         if not is_plain or not tf.as_dtype(value.dtype).is_floating:
             return value
-        return change(tf.convert_to_tensor(value))
+        tensor = tf.convert_to_tensor(value)
+        # Whole numbers may be labels, which the step takes out of a batch that is a dict.
+        return tf.where(tensor == tf.round(tensor), tensor, change(tensor))
 
+    shaken = keras.tree.map_structure(leaf, inputs_of(batch))
     # Only the inputs: targets such as 0.0 and 1.0 may be labels.
-    return (keras.tree.map_structure(leaf, batch[0]), *batch[1:])
+    return (shaken, *batch[1:]) if isinstance(batch, tuple) else shaken
 
 
 def _epsilon(dtype: tf.DType) -> float:

@@ -26,13 +26,16 @@ from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.one_device import OneDevice
 from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.strategy import Strategy
-from kfit.inputs import as_batches
+from kfit.inputs import ReadBatches, as_batches
 from kfit.verification.beginning import Beginning
 from kfit.verification.causes import LayerCauses, causes_besides_layers
-from kfit.verification.few_batches import Given, Untouched, examples_of, few_batches
-from kfit.verification.layer_probe import without_training
-from kfit.verification.report import Cause, Difference, Verdict, Verification, joined
+from kfit.verification.few_batches import Untouched, examples_of, few_batches
+from kfit.verification.in_float32 import coarse_dtypes, in_float32
+from kfit.verification.layer_probe import is_coarse
+from kfit.verification.numbers_left import require_numbers, without_numbers
+from kfit.verification.report import Cause, Difference, Verdict, Verification, first_line, joined
 from kfit.verification.runs import Runs, Way, are_equal, compared
+from kfit.verification.switched_off import has_training, without_draws
 
 Ways = Callable[[Strategy], Way]
 
@@ -81,7 +84,8 @@ def verify(
         The result. The model, its data and the random generators are as before.
 
     Raises:
-        ValueError: If the data or the devices are wrong, or kfit refuses to train the model.
+        ValueError: If the data or the devices are wrong, kfit refuses to train the model, or no
+            number is left to compare.
     """
     devices = _devices(replicas)
     untouched = Untouched(data[0], model)
@@ -91,12 +95,13 @@ def verify(
     finally:
         untouched.give_back()
     one = ways(OneDevice(devices[0]))
-    made_of = as_batches(Given(batches), strategy=one.strategy)
+    made_of = as_batches(ReadBatches(batches), strategy=one.strategy)
     one.make_variables(made_of)
     beginning = Beginning(model)
     try:
-        with _no_advice():
-            return _Examination(Runs(model, beginning, batches), ways, devices, one).result()
+        runs = Runs(model, beginning, batches)
+        with _no_advice(), _in_float32(runs, lambda: ways(one.strategy)) as notes:
+            return _Examination(runs, ways, devices, ways(one.strategy), notes).result()
     finally:
         beginning.give_back()
 
@@ -109,20 +114,26 @@ class _Examination:
         ways: Makes a new trainer of the model on a strategy.
         devices: The devices of the replicas.
         one: The trainer on one device.
+        notes: Remarks about how the model is compared.
     """
 
-    def __init__(self, runs: Runs, ways: Ways, devices: list[str], one: Way) -> None:
+    def __init__(
+        self, runs: Runs, ways: Ways, devices: list[str], one: Way, notes: list[str]
+    ) -> None:
         self._runs = runs
         self._ways = ways
         self._one_device, self._mirrored = one.strategy, Mirrored(devices)
         self._one = one
-        self._notes: list[str] = []
+        self._notes = notes
         self._warnings: list[str] = []
 
     def result(self) -> Verification:
         """Runs the experiments, as many as are needed, and returns the result."""
         runs, one = self._runs, self._one
         base, again = runs.run(one), runs.run(one)
+        require_numbers(runs, base)
+        if names := without_numbers(base):
+            self._notes.append(f"{joined(names)} of one device is NaN or infinite: no comparison.")
         repeated = compared(runs, base, again, ())
         if not are_equal(repeated):
             unrepeated = LayerCauses(runs, one, None)
@@ -132,26 +143,30 @@ class _Examination:
         with self._noting_warnings():
             other = runs.run(several)
         differences = compared(runs, base, other, runs.rounding(one, base))
-        if are_equal(differences):
+        is_equal = are_equal(differences)
+        if is_equal and not is_coarse(runs.model):
             return self._found("equal", differences, [])
         layers = LayerCauses(runs, one, several)
         if layers.problem is not None:
             self._notes.append(layers.problem)
+        if is_equal and not layers.causes:
+            return self._found("equal", differences, [])
         if layers.random and len(layers.random) == len(layers.causes):
             return self._without_draws(layers)
+        if is_equal:
+            self._notes.append(_HIDDEN)
         causes = layers.causes or self._besides_layers(differences)
         return self._found("differs", differences, causes)
 
     def _without_draws(self, layers: LayerCauses) -> Verification:
         """Compares again with the layers switched off that draw random numbers."""
-        names = joined([layer.name for layer in layers.random])
-        with without_training(layers.random):
+        with without_draws(layers.random):
             one, several = self._fresh_one(), self._several()
             base = self._runs.run(one)
             other = self._runs.run(several)
             rounding = self._runs.rounding(one, base)
             differences = compared(self._runs, base, other, rounding)
-            self._notes.append(f"The table was made with {names} switched off (training=False).")
+            self._notes += _notes_on_draws(layers.random)
             if are_equal(differences):
                 return self._found("equal but for random draws", differences, layers.causes)
             rest = LayerCauses(self._runs, one, several).causes
@@ -191,6 +206,58 @@ class _Examination:
             warnings=tuple(self._warnings),
             notes=tuple(self._notes),
         )
+
+
+_HIDDEN = (
+    "The table shows no difference, since rounding in 16 bits hides it; the outputs of the layers "
+    "that are named differ by more."
+)
+
+
+@contextmanager
+def _in_float32(runs: Runs, one: Callable[[], Way]) -> Iterator[list[str]]:
+    """Context in which a model that computes in 16 bits is compared in float32, if it can be.
+
+    What makes replicas differ does so in any dtype, and the rounding of 16 bits hides it.
+
+    Yields:
+        What the user is told of it.
+    """
+    names = joined(coarse_dtypes(runs.model))
+    if not names:
+        yield []
+        return
+    with in_float32(runs.model):
+        problem = _problem_of(runs, one())
+        if problem is None:
+            yield [
+                f"The model computes in {names}. It was compared in float32, whose rounding "
+                "hides less."
+            ]
+            return
+    yield [
+        f"The model was compared in {names}, whose rounding hides small differences. It cannot be "
+        f"run in float32: {problem}"
+    ]
+
+
+def _problem_of(runs: Runs, way: Way) -> str | None:
+    """Returns why a model cannot be run; None if it can."""
+    try:
+        runs.run(way)
+    except Exception as error:  # of the user's code, which may ask for a dtype
+        return first_line(error)
+    return None
+
+
+def _notes_on_draws(layers: list[keras.Layer]) -> list[str]:
+    """Says how layers that draw were switched off."""
+    off = joined([layer.name for layer in layers if has_training(layer)])
+    others = joined([layer.name for layer in layers if not has_training(layer)])
+    notes = [f"The table was made with {off} switched off (training=False)."] if off else []
+    if others:
+        notes.append(f"The table was made with {others} drawing the same for all examples.")
+    return notes
 
 
 @contextmanager

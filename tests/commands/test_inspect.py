@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import Store
-from kfit.commands import snapshot_weights
+from kfit.commands import inspected_snapshots, snapshot_weights
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +183,50 @@ def test_states_of_random_generators_are_no_weights() -> None:
     assert (two["name"], two["difference"]) == ("dense (2)", 1.0)
 
 
+def test_weights_that_are_no_numbers_differ(run_of_two: Any, tmp_path: Any, capsys: Any) -> None:
+    import keras
+
+    folder, trained = run_of_two
+    for name, value in (("nan", np.nan), ("infinite", np.inf)):
+        weights = trained.get_weights()
+        weights[0][0, 0] = value
+        made = keras.models.clone_model(trained)
+        made.set_weights(weights)
+        made.save(tmp_path / f"{name}.keras")
+        _, out, _ = here(capsys, folder / "backup", "--against", tmp_path / f"{name}.keras")
+        assert "bit for bit" not in out
+        assert re.search(r"sequential/dense +inf +inf\n", out)
+        _, out, _ = here(
+            capsys, folder / "backup", "--json", "--against", tmp_path / f"{name}.keras"
+        )
+        layers = json.loads(out, parse_constant=pytest.fail)["against"]["layers"]
+        assert [(each["equal"], each["difference"]) for each in layers] == [
+            (False, None),
+            (True, 0),
+        ]
+
+
+def test_what_is_equal_bit_for_bit() -> None:
+    def layer(one: list[float], other: list[float]) -> Any:
+        ours = [{"name": "dense/kernel", "value": np.array(one)}]
+        [found] = snapshot_weights._layers(ours, [np.array(other)])
+        return found["equal"], found["difference"]
+
+    assert layer([np.nan, np.inf], [np.nan, np.inf]) == (True, 0.0)
+    assert layer([0.0], [-0.0]) == (False, 0.0)
+    zeros = [{"name": "dense", "equal": False, "difference": 0.0, "relative": 0.0}]
+    [line] = snapshot_weights.as_lines({"with": "7", "layers": zeros})
+    assert line.startswith("Its weights are equal to those of '7', though not bit for bit")
+    assert layer([np.inf], [-np.inf]) == (False, np.inf)
+    assert layer([np.nan], [1.0]) == (False, np.inf)
+
+
+def test_a_difference_is_relative_to_the_largest_weight_of_the_layer() -> None:
+    ours = [{"name": f"dense/{name}", "value": np.array([v])} for name, v in (("a", 8.0), ("b", 0))]
+    [found] = snapshot_weights._layers(ours, [np.array([8.0]), np.array([2.0])])
+    assert (found["difference"], found["relative"]) == (2.0, 0.25)
+
+
 @pytest.mark.parametrize("architecture", ["trained.keras", "script.py:make"])
 def test_a_model_is_exported(run_of_two: Any, architecture: str, tiny: Any, capsys: Any) -> None:
     import keras
@@ -196,6 +242,20 @@ def test_a_model_is_exported(run_of_two: Any, architecture: str, tiny: Any, caps
     assert tiny.distance(loaded, trained) == 0.0
     assert int(loaded.optimizer.iterations) == 6
     target.unlink()
+
+
+def test_a_model_is_exported_on_a_host_of_a_cluster(
+    run_of_two: Any, capsys: Any, monkeypatch: Any, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("KFIT_WORKERS", "t-0.t:2222,t-1.t:2222")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    folder, target = run_of_two[0], tmp_path / "out.keras"
+    words = ["--export", target, "--model", folder / "trained.keras"]
+    code, out, err = here(capsys, folder / "backup", *words)
+    assert code == 0, err
+    assert f"Saved the model as {str(target)!r}" in out
+    assert target.exists()
+    assert "KFIT_CLUSTER" not in os.environ
 
 
 @pytest.mark.parametrize(
@@ -259,6 +319,14 @@ def test_text_of_files_is_printed_without_control_characters() -> None:
 
     snapshot = {"name": "g0001-00000001-step-1", "step": 1, "damage": "\x1b[2J gone"}
     assert "\x1b" not in as_text({"snapshots": [snapshot]})
+
+
+def test_a_time_that_is_no_number_is_damage() -> None:
+    about = dict.fromkeys(inspected_snapshots._NEEDED, "") | {"data": {}, "versions": {}}
+    numbers = ("step", "epoch", "step_in_epoch", "num_replicas", "num_workers")
+    about |= dict.fromkeys(numbers, 1) | {"created": float("-inf")}
+    with pytest.raises(DamagedSnapshotError, match=r"'created' is -inf"):
+        inspected_snapshots._check(about)
 
 
 def test_nobody_may_read_the_end_of_it(backup: Any) -> None:

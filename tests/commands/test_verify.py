@@ -1,12 +1,20 @@
 """`kfit verify` takes model and data of a script from its first `fit`, and writes nothing."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from kfit.commands import verified_fit
+from kfit.commands.verify import _without_a_verdict
+from kfit.training.stop_signals import Preempted
 
 DEADLINE = 300.0
 ROOT = Path(__file__).parents[2]
@@ -91,8 +99,9 @@ def test_a_difference_in_batches_of_a_generator_is_exit_code_1(program: Path) ->
 
 def test_a_script_without_a_fit(program: Path) -> None:
     """An option of `kfit verify` that stands after the script is one of the script's."""
-    done = run(program, "train.py", "no", "--replicas", "4")
+    done = run(program, "--json", "train.py", "no", "--replicas", "4")
     assert done.returncode == 2
+    assert "ended with exit code 1 before its" in json.loads(done.stdout)["error"]
     assert "kfit: note: `--replicas` is passed to train.py, since it stands after it" in done.stderr
     assert "options of `kfit verify` come before the script" in done.stderr
     assert "ended with exit code 1 before its first `fit`" in done.stderr
@@ -125,6 +134,71 @@ def test_wrong_options(
     monkeypatch.chdir(program)
     assert main(["verify", *words]) == 2
     assert says in capsys.readouterr().err
+
+
+STANDS_STILL = """
+import os
+import signal
+import sys
+import time
+
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+with open("begun.tmp", "w") as file:
+    print(os.getpid(), file=file)
+os.replace("begun.tmp", "begun")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("signum", "whole_group", "words"),
+    [
+        (signal.SIGTERM, False, []),
+        (signal.SIGINT, True, []),
+        pytest.param(signal.SIGTERM, False, ["stubborn"], marks=pytest.mark.long),
+    ],
+)
+def test_a_signal_ends_the_script_too(
+    signum: signal.Signals, whole_group: bool, words: list[str], tmp_path: Path
+) -> None:
+    """Without a traceback, as in a terminal, where Ctrl-C reaches both processes."""
+    (tmp_path / "train.py").write_text(STANDS_STILL)
+    command = [sys.executable, "-m", "kfit", "verify", "train.py", *words]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as verifying:
+        deadline = time.monotonic() + DEADLINE
+        while not (tmp_path / "begun").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        script = int((tmp_path / "begun").read_text())
+        (os.killpg if whole_group else os.kill)(verifying.pid, signum)
+        _, err = verifying.communicate(timeout=60)
+    assert verifying.returncode == 128 + signum
+    assert err.splitlines()[1:] == [f"kfit: stopped by {signum.name}"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(script, 0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Preempted(signal.SIGTERM)])
+def test_a_script_does_not_go_on_after_a_signal(error: BaseException) -> None:
+    def verify(*_: Any, **__: Any) -> Any:
+        raise error
+
+    names = ["x", "y", "sample_weight", "validation_split", "validation_data", *verified_fit._KEPT]
+    given = {**dict.fromkeys(names), "self": SimpleNamespace(verify=verify)}
+    found = verified_fit._verified(given, {"replicas": 2, "steps": 3})
+    assert found == (2, "a signal has stopped it")
+
+
+@pytest.mark.parametrize("batch", [{"x": 1}, ({"x": 1},), [{"x": 1}]])
+def test_what_a_generator_yields_is_taken_as_fit_takes_it(batch: Any) -> None:
+    assert verified_fit._parts_of(batch) == ({"x": 1},)
+
+
+def test_a_script_that_is_killed_is_told() -> None:
+    assert _without_a_verdict(-9) == "the process of the script was killed by SIGKILL"
 
 
 @pytest.mark.long
