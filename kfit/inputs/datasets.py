@@ -81,9 +81,11 @@ class DatasetBatches(Batches):
             self._endless = cardinality == tf.data.INFINITE_CARDINALITY
             self._spec = source.element_spec
             self.batch_size = static_batch_size(self._spec)
-            sliced = in_own_memory(source) if strategy.num_replicas > 1 else source
-            self._data, self._per_replica = share(sliced, strategy)
+            self._data, self._per_replica = share(source, strategy)
             if not self._per_replica:
+                # TensorFlow, where it shards, must see that the last operation makes the batches.
+                if strategy.num_replicas > 1:
+                    self._data = in_own_memory(self._data)
                 counted_by = source_of_orders(given)
                 self._stream = Stream(counted_by)
                 self._counted_apart = are_counted_apart(shuffles_of(given), counted_by)

@@ -20,7 +20,9 @@ def data_lines(program: dict[str, Any], place: Place) -> list[str]:
     data = program["data"]
     if data.get("weights") == "each":
         lines.append(f"w = {_structure(program, 'outputs', 'w')}")
-    lines.append(f"arrays = (x, y{', w' if data.get('weights') else ''})")
+    listed = f"(x, y{', w' if data.get('weights') else ''})"
+    lines.append(f"arrays = keras.tree.map_structure(aligned, {listed})")
+    lines.append("given = keras.tree.map_structure(np.copy, arrays)")
     kind, batch = data["kind"], data["batch_size"]
     rows = batch if program["model"].get("stateful") else 11
     lines.append(f"held_out = keras.tree.map_structure(lambda array: array[:{rows}], arrays)")

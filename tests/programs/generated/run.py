@@ -38,10 +38,10 @@ def run(program: dict[str, Any], place: Place, folder: Path) -> Outcome:
     import numpy as np
 
     from kfit.checkpoint import fits
-    from kfit.inputs import arrays
+    from kfit.inputs import arrays as inputs_of_arrays
 
     # How many batches of a call are fed to an iterator before a pipeline is made.
-    arrays.MOST = (0, 3, 32)[program["seed"] % 3]
+    inputs_of_arrays.MOST = (0, 3, 32)[program["seed"] % 3]
     keras.backend.clear_session()
     fits.forget()
     random.seed(program["seed"])
@@ -65,6 +65,10 @@ def run(program: dict[str, Any], place: Place, folder: Path) -> Outcome:
                 raise  # somebody ends the process of the tests
             outcome.cut_off = type(error).__name__ == "CutOffError"
             outcome.error = None if outcome.cut_off else error
+        # TensorFlow has written into arrays of which replicas get slices.
+        given, arrays = (keras.tree.flatten(scope.get(name)) for name in ("given", "arrays"))
+        if not all(map(np.array_equal, given, arrays)):
+            outcome.error = AssertionError("an array of the program has been changed")
     outcome.seconds = time.monotonic() - begun
     outcome.warned = sorted({str(each.message) for each in caught})
     recorder = scope.get("recorder")

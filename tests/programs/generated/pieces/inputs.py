@@ -22,7 +22,9 @@ class Batches(keras.utils.PyDataset):
         return -(-len(self.order) // self.batch_size)
 
     def __getitem__(self, index: int) -> Any:
-        rows = self.order[index * self.batch_size : (index + 1) * self.batch_size]
+        rows: Any = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        if self.shuffles:
+            rows = self.order[rows]
         return keras.tree.map_structure(lambda array: array[rows], self.arrays)
 
     def on_epoch_end(self) -> None:
@@ -110,6 +112,16 @@ def batches_of(arrays: Any, batch_size: int, endless: bool = True) -> Iterator[A
 def everything(*batch: Any) -> bool:
     """Keeps every batch: TensorFlow no longer knows then how many there are."""
     return True
+
+
+def aligned(array: Any) -> Any:
+    """The array in memory that TensorFlow shares: it begins at a multiple of 64 bytes."""
+    array = np.asarray(array)
+    memory = np.empty(array.nbytes + 64, "uint8")
+    begin = -memory.ctypes.data % 64
+    found = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
 
 
 def shaken(array: Any, digits: float) -> Any:
