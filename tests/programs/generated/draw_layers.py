@@ -14,6 +14,8 @@ def body(made: dict[str, Any], draw: random.Random, more: list[int]) -> None:
         layers = _of_images(made, draw)
     elif kind != "vector":
         layers = _of_sequences(made, draw)
+    if kind != "tokens" and draw.random() < 0.3:
+        layers.insert(0, layer("Rescaling", scale=0.5))
     for _ in range(draw.choice(more)):
         layers.append(_state(made, draw))
         if draw.random() < 0.6:

@@ -92,7 +92,7 @@ def _given(program: dict[str, Any], side: str, all_names: list[str]) -> str:
 def _adversaries() -> list[str]:
     inside = "keras.layers.Dense(3, activation='tanh'), keras.layers.Dense(2)"
     return [
-        f"maker = keras.Sequential([keras.Input((4,)), {inside}])",
+        f"maker = keras.Sequential([keras.Input((16,)), {inside}])",
         f"judge = keras.Sequential([keras.Input((2,)), {inside}])",
         "model = Adversaries(maker, judge)",
         "model(x)",
