@@ -322,12 +322,14 @@ def test_a_compile_in_on_train_begin_that_was_left_out_is_named(tmp_path: Path) 
         lived(twice, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:`trainable` of")
 def test_what_hooks_froze_and_thawed_stays_so(tmp_path: Path) -> None:
     cut(with_a_hook_that_thaws, tmp_path / "thaws", (7, 10, 12))
     cut(with_a_hook_that_freezes_before_the_first_step, tmp_path / "freezes", (3, 7, 12))
 
 
+@pytest.mark.long
 def test_of_a_fit_whose_end_is_not_kept_the_model_is_that_of_a_later_one(tmp_path: Path) -> None:
     def program(life: Life) -> None:
         model = made()
@@ -452,6 +454,7 @@ def test_a_file_of_others_by_the_name_of_the_note_is_refused(tmp_path: Path) -> 
     assert (tmp_path / "backup" / ".kfit-ending").read_text() == "mine"
 
 
+@pytest.mark.long
 def test_two_fits_append_to_one_file(tmp_path: Path) -> None:
     """The program is killed in the second one, which has no snapshot yet."""
 

@@ -109,6 +109,7 @@ def test_snapshots_go_when_the_process_ends_by_itself(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "backup")
 
 
+@pytest.mark.long
 def test_a_folder_that_is_exchanged_for_a_link_at_the_end_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     for name in ("manifest.json", "state.json", "arrays.h5"):
