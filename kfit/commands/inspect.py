@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kfit.argument_checks import CommandError
+from kfit.user_files.foreign_json import without_nan
 
 
 def add_inspect(commands: Any) -> None:
@@ -134,16 +134,7 @@ def _as_no_task() -> Iterator[None]:
 
 
 def _as_json(found: dict[str, Any]) -> str:
-    return json.dumps(_finite(found), indent=2, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """Replaces NaN and infinity by None, since JSON has neither."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(without_nan(found), indent=2, allow_nan=False)
 
 
 def _check_export(export: str | None, model: str | None) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import glob
 import json
-import math
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,7 @@ from kfit.evaluation.exporters import Exporter, named
 from kfit.evaluation.training_id import check_id
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.saving import whole_path
-from kfit.user_files.foreign_json import parse_json, read_json
+from kfit.user_files.foreign_json import parse_json, read_json, without_nan
 from kfit.user_files.ownership import ForeignFileError
 
 LINES, MEMORY = "evaluations.jsonl", "memory.json"
@@ -151,7 +150,7 @@ class Journal:
             model: The model with the checkpoint's weights, for the exporters.
         """
         plain = {**evaluation, "metrics": _plain(evaluation["metrics"])}
-        line = _finite(plain)
+        line = without_nan(plain)
         self._write_points(plain)
         with open(self._path(LINES), "ab") as file:
             file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
@@ -429,12 +428,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _finite(value: Any) -> Any:
-    """Replaces NaN and infinity in a record by None, since JSON cannot encode them."""
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

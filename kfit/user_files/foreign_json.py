@@ -1,8 +1,9 @@
-"""Parses JSON that a stranger, or a crash, may have changed."""
+"""Parses JSON that a stranger, or a crash, may have changed, and makes JSON that all can parse."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from typing import Any
@@ -61,6 +62,15 @@ def parse_json(content: str | bytes) -> Any:
         if not level:
             return value
     raise _too_deep()
+
+
+def without_nan(value: Any) -> Any:
+    """Returns a value with None in place of NaN and infinity, which JSON cannot encode."""
+    if isinstance(value, dict):
+        return {name: without_nan(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _parts(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kfit.user_files.foreign_json import DEEPEST, parse_json
+from kfit.user_files.foreign_json import DEEPEST, parse_json, without_nan
 
 
 @pytest.mark.parametrize("value", [1, "a", None, [], {}, [{"a": [1, {"b": None}]}, "\ud800"]])
@@ -32,3 +32,8 @@ def test_deep_nesting_is_a_value_error(open_: str, close: str, depth: int) -> No
 
 def test_as_much_nesting_as_anybody_needs_is_taken() -> None:
     assert parse_json("[" * DEEPEST + "]" * DEEPEST)
+
+
+def test_what_json_cannot_encode_is_none() -> None:
+    found = without_nan({"a": [float("nan"), 1.5, {"b": -float("inf")}], "c": "nan", "d": 1})
+    assert found == {"a": [None, 1.5, {"b": None}], "c": "nan", "d": 1}
