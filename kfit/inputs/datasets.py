@@ -33,7 +33,6 @@ from kfit.inputs.batches import (
     static_batch_size,
 )
 from kfit.inputs.late_shuffles import LateShuffles, draws_anew, shuffles_of, source_of_orders
-from kfit.inputs.own_memory import in_own_memory
 from kfit.inputs.pipeline_state import HeldState, state_of
 from kfit.internals.tf_data import batch_size_of
 from kfit.objects import Generators
@@ -83,9 +82,6 @@ class DatasetBatches(Batches):
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
             if not self._per_replica:
-                # TensorFlow, where it shards, must see that the last operation makes the batches.
-                if strategy.num_replicas > 1:
-                    self._data = in_own_memory(self._data)
                 counted_by = source_of_orders(given)
                 self._stream = Stream(counted_by)
                 self._counted_apart = are_counted_apart(shuffles_of(given), counted_by)

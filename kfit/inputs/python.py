@@ -32,7 +32,6 @@ from kfit.inputs.batches import (
     empty_pipeline,
     own_options,
 )
-from kfit.inputs.own_memory import in_own_memory
 from kfit.inputs.own_state import OwnState
 from kfit.inputs.reader import Reader, print_of
 from kfit.internals.randomness import as_in_another_thread
@@ -163,8 +162,6 @@ class PythonBatches(Batches):
         stream = tf.data.Dataset.from_generator(
             self._elements(count), output_signature=self._signature
         )
-        if self._is_divided:
-            stream = in_own_memory(stream)
         self._place = (
             (pass_index + 1, 0) if self.length is None else (pass_index, start + (steps or 0))
         )

@@ -39,6 +39,7 @@ from kfit.heartbeat.tracebacks import place_of, warned_at
 from kfit.inputs import BatchLayout
 from kfit.inputs.order import rows_fed, rows_of_replica
 from kfit.steps.fixed_sizes import has_fixed_size, naming_none
+from kfit.steps.own_memory import in_own_memory
 from kfit.steps.replica_step import (
     ModelStep,
     compiled,
@@ -116,6 +117,9 @@ def make_step(
         step = Step(strategy, accumulation, gradient_sums)
         own_metrics = variables_of_own_metrics(model)
         place = place_of(model_step)
+        if not (layout.per_replica or tf.executing_eagerly()):
+            with strategy.beside_data():
+                element = in_own_memory(element)
 
         def part(element: Any) -> Any:
             replica, own = _own_part(element, layout, strategy)

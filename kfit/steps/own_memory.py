@@ -21,17 +21,14 @@ _COPIED = frozenset(
 )
 
 
-def in_own_memory(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the data set with batches that share no memory with arrays of the program.
+def in_own_memory(element: Any) -> Any:
+    """Returns a batch that shares no memory with arrays of the program, within a graph.
 
-    Only batches that do so are copied. Elements of rare dtypes, such as float8, stay as they are.
+    It is copied only if it does so. Tensors of rare dtypes, such as float8, stay as they are.
+
+    Args:
+        element: The batch, in any structure.
     """
-    # `map` passes the parts of a tuple one by one.
-    is_tuple = isinstance(dataset.element_spec, tuple)
-    return dataset.map(lambda *element: _copied(element if is_tuple else element[0]))
-
-
-def _copied(element: Any) -> Any:
     return tf.nest.map_structure(
         # `Snapshot` passes on memory of TensorFlow, and copies any other.
         lambda part: tf.raw_ops.Snapshot(input=part) if part.dtype in _COPIED else part,
