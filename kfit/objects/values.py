@@ -148,9 +148,12 @@ def encode(value: Any) -> Any:
         return {_TAG: "array", "value": value.copy()}
     if isinstance(value, dict):
         pairs = [[encode(key), encode(item)] for key, item in value.items()]
-        name = type(value).__name__ if type(value) in DICTS else "dict"
-        factory = {"factory": _factory_name(value)} if type(value) is defaultdict else {}
-        return {_TAG: name, **factory, "value": pairs}
+        factory = _factory_name(value) if type(value) is defaultdict else None
+        if factory is not None:
+            return {_TAG: "defaultdict", "factory": factory, "value": pairs}
+        # A defaultdict whose factory has no name in snapshots comes back as a dict.
+        keeps_type = type(value) in DICTS and type(value) is not defaultdict
+        return {_TAG: type(value).__name__ if keeps_type else "dict", "value": pairs}
     kind = next(k for k in _CONTAINERS if isinstance(value, k))
     limit = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
     return {_TAG: kind.__name__, **limit, **_elements(value)}

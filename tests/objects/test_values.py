@@ -85,6 +85,8 @@ def test_what_is_not_plain_or_not_exact() -> None:
     assert is_plain(named)
     assert is_plain(with_function)
     assert not any(map(is_exact, (named, with_function, UserDict(a=1), [with_function])))
+    # What a loader says of itself need only be plain: a dict comes back, as of any subclass.
+    assert decode(encode(with_function)) == {"a": 1}
     with pytest.raises(KeyError):
         decode({"$": "defaultdict", "factory": "eval", "value": []})
     with pytest.raises(ValueError, match=r"a value has an unknown form: \{'\$': 'pickle'\}"):
