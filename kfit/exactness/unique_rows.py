@@ -49,7 +49,7 @@ class UniqueRows:
         if not isinstance(grad, tf.IndexedSlices) or tf.executing_eagerly():
             return None
         parts = list(_parts_of(grad.indices))
-        are_unique = [_source_of(part).op.type in _UNIQUE for part in parts]
+        are_unique = [_has_unique_values(part) for part in parts]
         if any(are_unique) and not all(are_unique):
             warn_user(
                 "A weight is used with a sparse input, or by unique indices, and looked up by "
@@ -64,7 +64,7 @@ class UniqueRows:
     def sent(self, grad: tf.IndexedSlices) -> tf.IndexedSlices:
         """Returns the gradient with numbers in place of its indices."""
         numbers = [
-            tf.cast(part, tf.int64) + position * self.rows
+            tf.cast(tf.reshape(part, [-1]), tf.int64) + position * self.rows
             for position, part in enumerate(self.parts)
         ]
         return tf.IndexedSlices(grad.values, tf.concat(numbers, 0), grad.dense_shape)
@@ -93,7 +93,12 @@ def _parts_of(indices: Tensor) -> Iterator[Tensor]:
         for part in parts:
             yield from _parts_of(part)
     else:
-        yield tf.reshape(indices, [-1])
+        yield source
+
+
+def _has_unique_values(source: Tensor) -> bool:
+    """Returns whether a tensor is the first output of `tf.unique`, for numbers and not for rows."""
+    return source.op.type in _UNIQUE and source.value_index == 0 and source.shape.rank == 1
 
 
 def _source_of(indices: Tensor) -> Tensor:

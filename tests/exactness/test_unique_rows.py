@@ -58,6 +58,26 @@ def test_a_weight_with_rows_of_both_kinds_is_warned_of(tiny: Any) -> None:
         kfit.Trainer(model, tiny.strategy(2)).fit(words(8), numbers(8, 3), verbose=0)
 
 
+def test_places_and_counts_are_not_unique() -> None:
+    """`tf.unique` also returns where each value is, and its kin how often."""
+
+    @tf.function
+    def found(values: Any, rows: Any) -> None:
+        numbers = tf.unique(values), tf.unique_with_counts(values)
+        of_rows = tf.raw_ops.UniqueV2(x=rows, axis=[0])  # rows are different, not their elements
+        others = (numbers[0].idx, numbers[1].idx, numbers[1].count, of_rows.y)
+        shape = tf.constant([9, 2])
+        for indices in others:
+            flat = tf.reshape(indices, [-1])
+            grad = tf.IndexedSlices(tf.ones((tf.size(flat), 2)), flat, shape)
+            assert UniqueRows.of(grad) is None
+        for indices in (numbers[0].y, tf.cast(numbers[1].y, "int64")):
+            grad = tf.IndexedSlices(tf.ones((tf.size(indices), 2)), indices, shape)
+            assert UniqueRows.of(grad) is not None
+
+    found(np.array([1, 1, 2]), np.array([[1, 1], [1, 2]]))
+
+
 def test_dense_gradients_and_those_of_examples_are_left_alone() -> None:
     @tf.function
     def found(words: Any) -> None:
