@@ -11,7 +11,7 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -466,13 +466,19 @@ class Installation(AbstractContextManager["Installation"]):
 
 def _check_names(method: str, given: Mapping[str, Any]) -> None:
     """Raises a TypeError that says what was meant, if a method of Keras has no such argument."""
-    known = [*inspect.signature(getattr(Trainer, method)).parameters][1:]
-    known += ["strategy"] * (method in _TAKES_STRATEGY)
+    known = _arguments_of(method)
     for name in given:
         if name not in known and not name.startswith("_"):  # such as those of Keras' own `fit`
             alike = closest_name(name, known)
             hint = "" if alike is None else f". Did you mean {alike!r}?"
             raise TypeError(f"model.{method}() got an unexpected keyword argument {name!r}{hint}")
+
+
+@cache
+def _arguments_of(method: str) -> list[str]:
+    """Returns the names of the arguments that a method of Keras takes while kfit is installed."""
+    names = [*inspect.signature(getattr(Trainer, method)).parameters][1:]
+    return names + ["strategy"] * (method in _TAKES_STRATEGY)
 
 
 @for_user
