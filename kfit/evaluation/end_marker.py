@@ -15,8 +15,8 @@ from typing import Any
 
 from kfit.checkpoint.schema import each_value, is_a, number, optional, record, text
 from kfit.checkpoint.store import SnapshotName
+from kfit.evaluation.small_files import read_small_file
 from kfit.saving import whole_path
-from kfit.user_files.foreign_json import read_json
 from kfit.user_files.ownership import ForeignFileError
 
 _NAME = "ended.json"
@@ -117,14 +117,5 @@ def read_end_marker(directory: str) -> EndMarker | None:
     Raises:
         ForeignFileError: If the file was not written by kfit. This error is a ValueError.
     """
-    path = os.path.join(directory, _NAME)
-    try:
-        found = read_json(path)
-        _check(found, "it")
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ForeignFileError(
-            f"{path} is not an end marker that kfit wrote ({error}). Move it away."
-        ) from error
-    return EndMarker(**found)
+    found = read_small_file(os.path.join(directory, _NAME), _check, "an end marker")
+    return None if found is None else EndMarker(**found)

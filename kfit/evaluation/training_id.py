@@ -15,9 +15,8 @@ import uuid
 from typing import Any
 
 from kfit.checkpoint.schema import record
+from kfit.evaluation.small_files import read_small_file
 from kfit.saving import whole_path
-from kfit.user_files.foreign_json import read_json
-from kfit.user_files.ownership import ForeignFileError
 
 _NAME = "training.json"
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -67,15 +66,5 @@ def read_training_id(directory: str) -> str | None:
     Raises:
         ForeignFileError: If the file was not written by kfit. This error is a ValueError.
     """
-    path = os.path.join(directory, _NAME)
-    try:
-        found = read_json(path)
-        _check(found, "it")
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise ForeignFileError(
-            f"{path} is not a file that kfit wrote ({error}). Move it away."
-        ) from error
-    training: str = found["training"]
-    return training
+    found = read_small_file(os.path.join(directory, _NAME), _check, "a file")
+    return None if found is None else str(found["training"])
