@@ -101,6 +101,11 @@ class ModelCheckpoint(TrainingCallback):
         return self._monitor.name
 
     @property
+    def mode(self) -> Mode:
+        """Whether a smaller or a larger value is better; "auto" until the first comparison."""
+        return self._monitor.mode
+
+    @property
     def best(self) -> float | None:
         """The best value so far of the monitored loss or metric; None if there is none yet."""
         return self._monitor.best

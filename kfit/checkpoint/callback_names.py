@@ -2,7 +2,8 @@
 
 A state in a snapshot has the name of its callback and, of several callbacks of a class, what tells
 them apart: the monitored value, and the path to which the callback writes. So a program may add a
-callback of the same class, or change the order, before it resumes.
+callback of the same class, or change the order, before it resumes. A callback whose `mode` was
+turned round begins anew, since its best value so far is the worst one now.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ FOR_THE_CHIEF = "_is_for_the_chief_only"
 """The attribute of callbacks that `kfit.callbacks.chief_only` sets."""
 
 _MONITOR = "monitor"
+_MODE = "mode"
 _PATHS = ("filepath", "filename", "log_dir")
 
 State = dict[str, Any]
@@ -58,14 +60,23 @@ def named(callbacks: Sequence[keras.callbacks.Callback]) -> Iterator[Named]:
 
 
 def marks_of(callback: Any) -> dict[str, str]:
-    """Returns what tells a callback from others of its class: its monitor, and its path.
+    """Returns what tells a callback from others of its class: its monitor, its mode and its path.
 
     It contains those of the attributes "monitor", "filepath", "filename" and "log_dir" that the
-    callback has, as text.
+    callback has, as text; and "mode", "min" or "max", once it is known what "auto" means.
     """
     found = {name: getattr(callback, name, None) for name in (_MONITOR, *_PATHS)}
+    found[_MODE] = _mode_of(callback)
     texts = (str, os.PathLike)
     return {name: os.fspath(value) for name, value in found.items() if isinstance(value, texts)}
+
+
+def _mode_of(callback: Any) -> str | None:
+    operation = getattr(callback, "monitor_op", None)
+    if operation is keras.ops.less or operation is keras.ops.greater:
+        return "min" if operation is keras.ops.less else "max"
+    mode = getattr(callback, _MODE, None)
+    return mode if mode in ("min", "max") else None
 
 
 def assigned(
@@ -74,7 +85,8 @@ def assigned(
     """Finds the state in a snapshot that belongs to each callback.
 
     Of the states of a class, a callback gets the first one with the same monitor and path. If there
-    is none, it gets the first one that is left with the same monitor: its files may have moved.
+    is none, it gets the first one that is left with the same monitor: its files may have moved. It
+    never gets one of the opposite mode.
 
     Args:
         callbacks: The callbacks, in their order.
@@ -98,10 +110,11 @@ def assigned(
 def _first_that(
     fits: Callable[[State, Named], bool], one: Named, entries: Sequence[State]
 ) -> int | None:
-    of_kind = (
-        index for index, entry in enumerate(entries) if _kind_in(entry["callback"]) == one.kind
-    )
-    return next((index for index in of_kind if fits(entries[index], one)), None)
+    for index, entry in enumerate(entries):
+        is_of_kind = _kind_in(entry["callback"]) == one.kind
+        if is_of_kind and fits(entry, one) and not _is_opposite(entry, one):
+            return index
+    return None
 
 
 def _kind_in(name: str) -> str:
@@ -110,10 +123,16 @@ def _kind_in(name: str) -> str:
 
 
 def _has_same_marks(entry: State, one: Named) -> bool:
-    return entry.get("marks") == marks_of(one.callback)
+    saved, own = entry.get("marks"), marks_of(one.callback)
+    return saved is not None and {**saved, _MODE: ""} == {**own, _MODE: ""}
 
 
 def _has_same_monitor(entry: State, one: Named) -> bool:
     # Snapshots of earlier versions of kfit have no marks.
     marks = entry.get("marks", marks_of(one.callback))
     return bool(marks.get(_MONITOR) == marks_of(one.callback).get(_MONITOR))
+
+
+def _is_opposite(entry: State, one: Named) -> bool:
+    modes = {entry.get("marks", {}).get(_MODE), marks_of(one.callback).get(_MODE)}
+    return modes == {"min", "max"}

@@ -321,9 +321,11 @@ class CallbackStates:
             else:  # no state was saved, since no attribute had changed
                 self._load_attributes(callback, [])
         for entry in left if warn else ():
+            marks = ", ".join(f"{name}={mark!r}" for name, mark in entry.get("marks", {}).items())
+            called = f"{entry['callback']} with {marks}" if marks else entry["callback"]
             warn_user(
-                f"The snapshot has a state of the callback {entry['callback']}, which is not among "
-                "the callbacks any more."
+                f"The snapshot has a state of the callback {called}, which is not among the "
+                "callbacks any more."
             )
 
     def note_resume(

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import pytest
@@ -22,12 +22,22 @@ def best(monitor: str, path: str = "best.keras") -> keras.callbacks.Callback:
     return keras.callbacks.ModelCheckpoint(path, monitor=monitor, save_best_only=True)
 
 
+def ours(path: str, mode: Literal["min", "max"]) -> keras.callbacks.Callback:
+    return kfit.callbacks.ModelCheckpoint(path, "f1", save_best_only=True, mode=mode)
+
+
 def log(path: str) -> keras.callbacks.Callback:
     return keras.callbacks.CSVLogger(path)
 
 
-def stop(monitor: str) -> keras.callbacks.Callback:
-    return keras.callbacks.EarlyStopping(monitor)
+def stop(monitor: str, mode: str = "auto") -> keras.callbacks.Callback:
+    return keras.callbacks.EarlyStopping(monitor, mode=mode)
+
+
+def decided(callback: keras.callbacks.Callback) -> keras.callbacks.Callback:
+    """Returns a callback that knows that its mode "auto" means "min", as after the first epoch."""
+    vars(callback)["monitor_op"] = keras.ops.less
+    return callback
 
 
 # The callbacks that were saved, those that resume, and for each of these which one it was.
@@ -40,6 +50,20 @@ CASES: dict[str, tuple[Callbacks, Callbacks, list[int | None]]] = {
     "one_moved": ([log("a"), log("b")], [log("c"), log("a")], [1, 0]),
     "another_monitor": ([stop("loss")], [stop("accuracy")], [None]),
     "another_class": ([log("a")], [stop("loss")], [None]),
+    "turned_the_mode": ([stop("f1", "max")], [stop("f1", "min")], [None]),
+    "turned_the_mode_of_ours": ([ours("a.keras", "max")], [ours("a.keras", "min")], [None]),
+    "turned_from_auto": ([decided(stop("loss"))], [stop("loss", "max")], [None]),
+    "auto_said_aloud": ([decided(stop("loss"))], [stop("loss", "min")], [0]),
+    "one_of_each_mode": (
+        [ours("a.keras", "max"), ours("b.keras", "min")],
+        [ours("c.keras", "min"), ours("d.keras", "max")],
+        [1, 0],
+    ),
+    "a_path_before_a_mode": (
+        [decided(best("loss", "a.keras")), decided(best("loss", "b.keras"))],
+        [best("loss", "b.keras"), best("loss", "a.keras")],
+        [1, 0],
+    ),
     "alike": ([stop("loss"), stop("loss")], [stop("loss"), stop("loss")], [0, 1]),
 }
 
