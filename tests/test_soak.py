@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 PRETENDS = ROOT / "tests" / "programs" / "pretends.py"
 WORKERS, PS = KINDS["workers"], KINDS["ps"]
 KILLED = "kfit: worker 1 was killed by SIGKILL at step 40; stopping worker 0\n"
-RESTART = "kfit: attempt 1 starts in 0.3 s (restart 1 of 100)\n"
+RESTART = "kfit: attempt 2 starts in 0.3 s (restart 1 of 100)\n"
 RESUMED = "[worker 0] kfit: going on from backup, step 30\n"
 ENDED = "[worker 0] DIGEST ab EPOCHS 2\n[worker 1] DIGEST ab EPOCHS 2\n"
 
@@ -132,7 +132,7 @@ def test_steps_done_again_are_counted() -> None:
 
 def test_a_server_that_was_restarted_without_a_fault_is_a_violation() -> None:
     chief = ENDED.splitlines()[0].replace("worker", "chief") + "\n"
-    text = "[worker 1] kfit: worker 1 was killed by SIGKILL; attempt 1 starts in 0.3 s\n" + chief
+    text = "[worker 1] kfit: worker 1 was killed by SIGKILL; attempt 2 starts in 0.3 s\n" + chief
     assert life_checks.check_causes(PS, life(text, kill())) == []
     assert promises(life_checks.check_causes(PS, life(text))) == ["I10"]
 

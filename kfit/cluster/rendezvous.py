@@ -43,6 +43,8 @@ _MOST_RELAPSES = 5
 # Seconds between two messages about the workers that have not answered, and how many are named.
 _NOTICE_INTERVAL = 10.0
 _MOST_NAMED = 3
+# The most addresses of this task's cluster to name.
+_MOST_ADDRESSES = 8
 # The most hosts to name whose calls were no messages of a worker of this run.
 _MOST_DOUBTS = 8
 # Seconds to listen after an error, so that every peer calls once more and learns the reason.
@@ -176,6 +178,13 @@ def _variable() -> str:
     return "TF_CONFIG (or KFIT_WORKERS)" if source in (None, "TF_CONFIG") else source
 
 
+def _list_of_addresses(cluster: Cluster) -> str:
+    """Returns the addresses of the workers as a text for an error message, at most eight."""
+    addresses = [address for _, address in cluster.workers]
+    more = f" and {len(addresses) - _MOST_ADDRESSES} more"
+    return ", ".join(addresses[:_MOST_ADDRESSES]) + more * (len(addresses) > _MOST_ADDRESSES)
+
+
 class _Rendezvous(Meeting[_Peer, _Hello]):
     """The rendezvous of this task with the other workers, in which they check that all are up.
 
@@ -200,6 +209,7 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         self.me = str(cluster.task)
         self.peers = {str(task): _Peer(str(task), address) for task, address in cluster.peers}
         self._num_workers = cluster.num_workers
+        self._addresses = _list_of_addresses(cluster)
         self._digest = sockets.digest(cluster)
         self._incarnation = secrets.token_hex(8)
         self._turn = 0
@@ -425,7 +435,8 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         sender = printable(hello.sender)
         if hello.cluster != self._digest:
             difference = (
-                f"its {_variable()} lists other addresses than that of this task, {self.me}"
+                f"its {_variable()} lists other addresses than that of this task, {self.me}, which "
+                f"lists {self._addresses}"
                 if hello.workers == self._num_workers
                 else f"it was given {hello.workers} worker(s), while this task, {self.me}, was "
                 f"given {self._num_workers}"

@@ -236,7 +236,7 @@ def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
 def _line_of(call_files: CallFiles, failure: Failure) -> str:
     recorded = call_files.errors(failure.generation)
     raised = f"{recorded[0].task} raised {recorded[0].line}" if recorded else str(failure)
-    return f"  attempt {failure.generation}: {raised}"
+    return f"  attempt {failure.generation + 1}: {raised}"
 
 
 def _stopped(signum: int) -> BaseException:

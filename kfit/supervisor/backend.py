@@ -146,7 +146,7 @@ class LocalBackend(Backend):
                     on_exit=on_exit,
                     prefix=self._prefix,
                     logs=self._logs,
-                    attempt=number,
+                    attempt=number + 1,
                 )
                 try:
                     generation.start()

@@ -452,7 +452,7 @@ class SupervisorPolicy:
             self.exit_code = 0
             life.tasks.confirm_ends()
             if self._generation:
-                self._say(f"all tasks ended well in attempt {self._generation}")
+                self._say(f"all tasks ended well in attempt {self._generation + 1}")
         elif isinstance(life.cause, int):
             failure = life.first_failure
             # A run that was stopped by a signal is no success, even if its tasks ended with 0.
@@ -499,7 +499,7 @@ class SupervisorPolicy:
         # With several tasks, the cause was printed when the others were asked to stop.
         is_alone = len(life.tasks.names) == 1 and isinstance(cause, TaskExit)
         why = f"{self._describe_whole(life, cause)}; " if is_alone else ""
-        self._say(f"{why}attempt {self._generation + 1} starts in {delay:.1f} s ({counted})")
+        self._say(f"{why}attempt {self._generation + 2} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
 
     def _note(self, life: _Life, cause: TaskExit | Hang) -> None:

@@ -120,7 +120,7 @@ class Generation:
         prefix: Whether to print each task's name before its lines. If not, their output is passed
             on as it is, and they have the stdin of this process.
         logs: The folder in which the output of each task is logged; None for no logs.
-        attempt: The number of the attempt, from 0, for the logs.
+        attempt: The number of the attempt, from 1, for the logs.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Generation:
         on_exit: Callable[[TaskExit], None],
         prefix: bool = True,
         logs: TaskLogs | None = None,
-        attempt: int = 0,
+        attempt: int = 1,
     ) -> None:
         self._commands = commands
         names = [command.name for command in commands]

@@ -17,7 +17,7 @@ class Failure:
     """The failure that ended one generation: the tasks of one attempt of a run.
 
     Attributes:
-        generation: The number of the attempt, from 0.
+        generation: The number of the generation, from 0; its attempt is printed from 1.
         cause: A description of what ended the attempt, with the step that the failed task had
             reached.
         last_line: The line that says what went wrong, of the last lines that the failed task wrote
@@ -57,7 +57,7 @@ def report_failure(say: Callable[[str], None], failures: Sequence[Failure]) -> N
         if left_out > 0:
             say(f"  ({left_out} earlier ones)")
         for failure in failures[-_MOST_FAILURES:]:
-            say(f"  attempt {failure.generation}: {failure}")
+            say(f"  attempt {failure.generation + 1}: {failure}")
     say(f"error: {failures[-1]}{failures[-1].hint}")
 
 

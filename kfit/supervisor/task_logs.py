@@ -69,7 +69,7 @@ class TaskLogs:
 
         Args:
             name: The name of the task, such as "worker 0".
-            attempt: The number of the attempt, from 0.
+            attempt: The number of the attempt, from 1.
             say: A function that tells the user that the log could not be written.
 
         Raises:

@@ -35,7 +35,7 @@ class TaskStreams:
         prefix: Whether to print each task's name before its lines. If not, the output of the tasks
             is passed on as it is.
         logs: The folder in which the output is logged; None for no logs.
-        attempt: The number of the attempt, from 0, for the logs.
+        attempt: The number of the attempt, from 1, for the logs.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class TaskStreams:
         *,
         prefix: bool = True,
         logs: TaskLogs | None = None,
-        attempt: int = 0,
+        attempt: int = 1,
     ) -> None:
         self._output = output
         self._prefix = prefix

@@ -208,7 +208,8 @@ def test_says_while_it_waits_what_is_wrong_with_a_caller(
     assert isinstance(meeting.exception(LATER), RendezvousError)
     told = (
         "; 127.0.0.1 called: the process that calls from 127.0.0.1 is worker 1 of another cluster: "
-        "its TF_CONFIG (or KFIT_WORKERS) lists other addresses than that of this task, worker 0; "
+        "its TF_CONFIG (or KFIT_WORKERS) lists other addresses than that of this task, worker 0, "
+        f"which lists {', '.join(cluster.addresses['worker'])}; "
     )
     assert told in capsys.readouterr().err
 

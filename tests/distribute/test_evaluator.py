@@ -78,7 +78,7 @@ def test_the_evaluator_is_killed(tmp_path: Path) -> None:
     output = run(tmp_path / "job", "evaluator:10")
     assert [line["step"] for line in lines(tmp_path / "job")] == STEPS
     assert "[evaluator 0] kfit: evaluator 0 was killed by SIGKILL" in output
-    assert "attempt 1 starts" in output.split("was killed by SIGKILL")[1]
+    assert "attempt 2 starts" in output.split("was killed by SIGKILL")[1]
     assert "\nkfit: " not in output  # the workers were left alone
     assert "the evaluator stands outside of the cluster of the workers" in output
     assert "[evaluator 0] 6 evaluations, chief: False" in output

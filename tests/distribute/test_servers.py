@@ -56,7 +56,7 @@ def test_a_killed_worker_is_survived(tmp_path: Path) -> None:
     assert result["epochs"] == 10  # in one go: nothing was restarted but the worker
     assert result["accuracy"] > 0.95
     assert result["plain"] == pytest.approx(result["accuracy"], abs=1e-6)
-    assert "attempt 1" in output  # of the worker
+    assert "attempt 2" in output  # of the worker
 
 
 @pytest.mark.long
@@ -95,7 +95,7 @@ def test_steps_are_counted_though_a_worker_dies_in_one_for_good(
     # Of 12 steps, with float16 one overflows: it halves the scale and does not count.
     assert result == {"steps": steps, "scale": scale, "finite": True}
     assert "worker 1 ended with exit code 137; without it go on: chief 0, worker 0, ps 0" in output
-    assert "attempt 1" not in output
+    assert "attempt 2" not in output
 
 
 @contextlib.contextmanager
@@ -225,7 +225,7 @@ def test_the_pods_of_a_tfjob(tmp_path: Path, victim: str) -> None:
     result = told(said["chief"])
     assert result["steps"] == result["expected"]
     # Only the victim's pod, and the chief's where the variables are lost, has started it again.
-    anew = {kind for kind, text in said.items() if "attempt 1 starts" in text}
+    anew = {kind for kind, text in said.items() if "attempt 2 starts" in text}
     assert anew == {victim.partition(":")[0]} | ({"chief"} if victim == "ps:0" else set())
     for kind in ("worker", "ps"):
         assert f"{kind} 0 ends: the chief at" in said[kind]

@@ -129,7 +129,7 @@ def test_restarts(capsys: pytest.CaptureFixture[str]) -> None:
     assert int(launch(fails_once, max_restarts=1)) >= 0
     said = capsys.readouterr().err
     assert said.startswith("kfit: starting ")
-    assert "attempt 1 starts" in said
+    assert "attempt 2 starts" in said
 
     def always_fails() -> None:
         raise OSError("full")
@@ -137,8 +137,8 @@ def test_restarts(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(kfit.LaunchError) as caught:
         launch(always_fails, max_restarts=1)
     assert str(caught.value).splitlines()[-2:] == [
-        "  attempt 0: worker 0 raised OSError: full",
         "  attempt 1: worker 0 raised OSError: full",
+        "  attempt 2: worker 0 raised OSError: full",
     ]
     # An error that a restart follows would be lost otherwise.
     assert "[worker 0] OSError: full" in capsys.readouterr().err

@@ -152,7 +152,7 @@ def test_all_start_again_when_one_is_killed(
     report = capsys.readouterr().err
     how = "was lost: The actor is dead" if victim == "its agent" else "was killed by SIGKILL"
     assert f"kfit: worker 1 {how}" in report
-    assert "kfit: all tasks ended well in attempt 1" in report
+    assert "kfit: all tasks ended well in attempt 2" in report
     wait_until(everything_is_given_back, "the placement group is removed")
 
 

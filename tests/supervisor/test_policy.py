@@ -183,9 +183,9 @@ def test_a_crash_loop_is_reported_whole() -> None:
         world.lines[-4:]
         == [
             "gave up; what ended each attempt:",
-            "  attempt 0: worker 1 ended with exit code 1 at step 7: last words of worker 1",
-            "  attempt 1: worker 1 was killed by SIGKILL at step 7",
-            "  attempt 2: worker 1 ended with exit code 3 at step 7: last words of worker 1",
+            "  attempt 1: worker 1 ended with exit code 1 at step 7: last words of worker 1",
+            "  attempt 2: worker 1 was killed by SIGKILL at step 7",
+            "  attempt 3: worker 1 ended with exit code 3 at step 7: last words of worker 1",
             "error: worker 1 ended with exit code 3 at step 7: last words of worker 1",
         ][1:]
     )
@@ -200,7 +200,7 @@ def test_a_preempted_task_costs_no_restart() -> None:
         world.exit_all(143)
         assert world.wait() == 0.25
     assert len(world.generations) == 10
-    assert world.lines[-1] == "attempt 9 starts in 0.2 s (a preemption, which costs no restart)"
+    assert world.lines[-1] == "attempt 10 starts in 0.2 s (a preemption, which costs no restart)"
     assert "worker 0 ended with exit code 143, preempted at step 9" in world.lines[-2]
 
 
@@ -209,7 +209,7 @@ def test_a_lone_task_says_why_it_starts_again() -> None:
     world.step(3)
     world.exit("worker 0", -9)
     assert world.lines == [
-        "worker 0 was killed by SIGKILL at step 3; attempt 1 starts in 0.2 s (restart 1 of 2)"
+        "worker 0 was killed by SIGKILL at step 3; attempt 2 starts in 0.2 s (restart 1 of 2)"
     ]
 
 

@@ -20,7 +20,7 @@ def test_of_many_generations_the_last_twenty() -> None:
     said: list[str] = []
     report_failure(said.append, [failure(index) for index in range(25)])
     assert said[:2] == ["gave up; what ended each attempt:", "  (5 earlier ones)"]
-    assert said[2] == "  attempt 5: worker 1 was killed at step 3: Segmentation fault"
+    assert said[2] == "  attempt 6: worker 1 was killed at step 3: Segmentation fault"
     assert len(said) == 2 + 20 + 1
     assert said[-1] == "error: worker 1 was killed at step 3: Segmentation fault"
 

@@ -66,7 +66,7 @@ def test_an_evaluator_is_started_again_alone(run) -> None:
     )
     assert err[0] == "kfit: starting 2 workers and an evaluator on this host"
     assert err[1].startswith(
-        "[evaluator 0] kfit: evaluator 0 was killed by SIGKILL; attempt 1 starts in"
+        "[evaluator 0] kfit: evaluator 0 was killed by SIGKILL; attempt 2 starts in"
     )
 
 

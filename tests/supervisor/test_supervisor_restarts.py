@@ -138,8 +138,8 @@ def test_a_killed_task_is_started_again_with_its_peers(supervise: Any) -> None:
     assert not any(heartbeat.parent.exists() for heartbeat in heartbeats)
     assert err == [
         "kfit: worker 1 was killed by SIGKILL at step 5; stopping worker 0",
-        "kfit: attempt 1 starts in 0.3 s (restart 1 of 1)",
-        "kfit: all tasks ended well in attempt 1",
+        "kfit: attempt 2 starts in 0.3 s (restart 1 of 1)",
+        "kfit: all tasks ended well in attempt 2",
     ]
 
 
@@ -185,9 +185,9 @@ def test_a_crash_loop_ends_with_what_came_first(supervise: Any) -> None:
     assert code == 1
     begin = err.index("kfit: gave up; what ended each attempt:")
     assert err[begin + 1 :] == [
-        "kfit:   attempt 0: worker 1 was killed by SIGKILL at step 3",
-        "kfit:   attempt 1: worker 1 ended with exit code 1 at step 3: the very reason",
+        "kfit:   attempt 1: worker 1 was killed by SIGKILL at step 3",
         "kfit:   attempt 2: worker 1 ended with exit code 1 at step 3: the very reason",
+        "kfit:   attempt 3: worker 1 ended with exit code 1 at step 3: the very reason",
         "kfit: error: worker 1 ended with exit code 1 at step 3: the very reason",
     ]
 
@@ -238,7 +238,7 @@ def test_progress_refills_the_budget(supervise: Any) -> None:
         "train(generation * 5 + 1, generation * 5 + 5); sys.exit(generation < 4)", max_restarts=1
     )
     assert code == 0, err
-    assert err[-1] == "kfit: all tasks ended well in attempt 4"
+    assert err[-1] == "kfit: all tasks ended well in attempt 5"
 
 
 @pytest.mark.parametrize("way", ["sys.exit(143)", "os.kill(os.getpid(), signal.SIGTERM)"])
@@ -290,7 +290,7 @@ def test_a_task_that_hangs_is_found_shown_and_started_again(supervise: Any, way:
     assert "at step 20" in found
     shown = [line for line in err if "in the_place_where_it_hangs" in line]
     assert len(shown) == (way != "stopped")
-    assert err[-1] == "kfit: all tasks ended well in attempt 1"
+    assert err[-1] == "kfit: all tasks ended well in attempt 2"
 
 
 @pytest.mark.long
@@ -505,7 +505,7 @@ def test_sigusr1_is_passed_on_and_never_restarts(drive: Any) -> None:
     out, _ = process.communicate(timeout=SOON)
     assert process.returncode == 128 + signal.SIGUSR1
     assert "kfit: stopped by SIGUSR1" in out
-    assert "attempt 1" not in out
+    assert "attempt 2" not in out
 
 
 @pytest.mark.long
