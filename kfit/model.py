@@ -456,6 +456,7 @@ class Installation(AbstractContextManager["Installation"]):
         return partial(self._call, model, name)
 
     def _call(self, model: keras.Model, name: str, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # in notebooks
         given = kwargs.pop("strategy", None) if name in _TAKES_STRATEGY else None
         if given is not None:
             self._given[model] = given

@@ -71,6 +71,7 @@ def diverted(divert: Divert, names: tuple[str, ...] = METHODS) -> Iterator[None]
 def _diverting(divert: Divert, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(model: keras.Model, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # in notebooks
         other = divert(model, name)
         if other is None:
             return original(model, *args, **kwargs)

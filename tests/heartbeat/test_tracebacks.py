@@ -193,6 +193,20 @@ def test_a_notebook_shows_no_frame_of_kfit(message: str) -> None:
     assert all("__tracebackhide__" in names for names in inner)
 
 
+def test_nor_does_it_if_kfit_is_installed() -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with kfit.install("one_device"), pytest.raises(ValueError, match="batch_size") as raised:
+        model.fit([[1.0]], [[1.0]], batch_size=-1)
+    ours = [
+        entry
+        for entry in raised.traceback
+        if str(entry.frame.f_globals["__name__"]).startswith("kfit")
+    ]
+    assert ours
+    assert all("__tracebackhide__" in entry.frame.f_locals for entry in ours)
+
+
 NOTHING_TO_REFUSE = {
     *("Exporter", "Model", "Report", "Sequential", "Snapshot", "Task", "TrainingCallback"),
     *("Strategy", "as_strategy", "current_cluster", "uninstall"),
