@@ -59,7 +59,8 @@ def in_short(
         short = ""
     elif is_surely_consequence(error):
         reason = reason_of(error)
-        blame = "" if NOT_THE_SAME in reason else " because another task has"
+        is_own = NOT_THE_SAME in reason
+        blame = _at(traceback) if is_own else " because another task has"
         short = f"kfit: failed{blame}: {reason}"
     else:
         summary = summary_of(error)
@@ -113,6 +114,14 @@ def _write(heartbeat: str, unprinted: Unprinted) -> bool:
     except OSError:
         return False
     return True
+
+
+def _at(traceback: TracebackType | None) -> str:
+    """Returns the innermost line of a traceback as a text, such as " at train.py:7, in run"."""
+    frames = python_traceback.extract_tb(traceback)
+    if not frames:
+        return ""
+    return f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}, in {frames[-1].name}"
 
 
 def _place(error: BaseException, traceback: TracebackType | None) -> str:

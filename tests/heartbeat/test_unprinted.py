@@ -60,9 +60,14 @@ def test_the_consequence_of_a_peers_failure_is_one_line(tmp_path: Path, error: E
     assert "in fail" in text_of(tmp_path / "0-0")
 
 
-def test_workers_that_do_not_do_the_same_do_not_blame_each_other(tmp_path: Path) -> None:
+def test_workers_that_do_not_do_the_same_say_where_they_are(tmp_path: Path) -> None:
+    """They do not blame each other: whose line is wrong, only the user can tell."""
     text = f"worker 1 is at another exchange than worker 0. {NOT_THE_SAME}: all must"
-    assert told(tmp_path / "0-0", ExchangeError(text)) == f"kfit: failed: {text}"
+    line = fail.__code__.co_firstlineno + 1
+    place = f"test_unprinted.py:{line}, in fail"
+    assert told(tmp_path / "0-0", ExchangeError(text)) == f"kfit: failed at {place}: {text}"
+    error = ExchangeError(text)
+    assert in_short(str(tmp_path / "0-0"), error, None, {}) == f"kfit: failed: {text}"
 
 
 def test_the_same_error_of_two_tasks_is_printed_once_in_each_attempt(tmp_path: Path) -> None:
