@@ -6,13 +6,11 @@ calls the loops over epochs and steps, which are in `training/loops.py`.
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 import keras
 
@@ -36,7 +34,7 @@ from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
 from kfit.inputs import Batches, columns_as_arrays, kind_of, split_validation
 from kfit.inputs.foreign_passes import counting_foreign_passes
-from kfit.inputs.python import LOOKED_AT, PythonBatches
+from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
 from kfit.internals.models import metrics_in_order
 from kfit.report import Account, Report
@@ -70,6 +68,7 @@ from kfit.training.one_batch import OneBatchMaker
 from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
 from kfit.training.progress_bar import bars_shown
 from kfit.training.ready_model import ReadyModel
+from kfit.training.restored_first import restoring_first
 from kfit.training.same_data import BatchComparison, batches_of_all
 from kfit.training.save_points import PeerFailedError
 from kfit.training.turns import Purpose
@@ -80,8 +79,6 @@ from kfit.verification.verify import check_replicas, verify
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _SEED_STRIDE = 0x9E3779B1
-_DATA = ("x", "y", "sample_weight", "batch_size", "steps")
-"""The arguments of `evaluate` from which its batches are made."""
 
 
 def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -117,45 +114,6 @@ def _accounted(fit: Callable[_P, _R]) -> Callable[_P, _R]:
         return result
 
     return called
-
-
-def _restoring_first(evaluate: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Decorator of `Trainer.evaluate`: restores the snapshot if the model has its own `evaluate`.
-
-    That may use the weights in any way, also without `super().evaluate`, and change them before it
-    calls that. So they are restored before it is called. For a model without its own method, the
-    decorated method restores them.
-    """
-    names = tuple(inspect.signature(evaluate).parameters)
-
-    @for_user
-    @wraps(evaluate)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True  # in notebooks
-        self = args[0]
-        if kwargs.get("snapshot") is None or own_method(self.model, "evaluate") is None:
-            return cast(Any, evaluate)(*args, **kwargs)
-        snapshot, parts = kwargs.pop("snapshot"), kwargs.pop("parts", ("model",))
-        every = {**kwargs, **dict(zip(names, args, strict=False))}
-        data = {name: every[name] for name in _DATA if name in every}
-        if isinstance(data.get("x"), Iterator):
-            data["x"], x = _looked_at(data["x"])
-            args, kwargs = (self, x, *args[2:]), {k: v for k, v in kwargs.items() if k != "x"}
-        self._restore_apart(snapshot, parts, **data)
-        return cast(Any, evaluate)(*args, **kwargs)
-
-    return cast(Callable[_P, _R], called)
-
-
-def _looked_at(batches: Iterator[Any]) -> tuple[Iterator[Any], Iterator[Any]]:
-    """Returns the first batches of a generator, and a generator of all its batches."""
-    first = list(itertools.islice(batches, LOOKED_AT))
-
-    def every(listed: Sequence[Any], rest: Iterable[Any] = ()) -> Iterator[Any]:
-        yield from listed
-        yield from rest
-
-    return every(first), every(first, batches)
 
 
 class Trainer:
@@ -511,7 +469,7 @@ class Trainer:
                 self._measure_parts(call.account, batches)
         return self._model.history
 
-    @_restoring_first
+    @restoring_first
     @through_model
     @_judged
     def evaluate(

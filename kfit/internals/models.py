@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, NamedTuple
 
 import keras
@@ -108,6 +109,16 @@ def loss_tracker(model: keras.Model) -> Any:
     to find out whether the model was compiled again.
     """
     return model._loss_tracker
+
+
+def last_compile(model: keras.Model) -> tuple[Any, ...]:
+    """Returns a value that changes when the model is compiled, or gets another optimizer.
+
+    Two values are equal if neither has happened in between. A value keeps no object alive: it is
+    made of weak references to the metric that logs the loss, and to the optimizer.
+    """
+    held = loss_tracker(model), getattr(model, "optimizer", None)
+    return tuple(None if part is None else weakref.ref(part) for part in held)
 
 
 @uses("keras.Model._resolve_auto_jit_compile", because="`compile` tells only what it has resolved")

@@ -8,7 +8,6 @@ first graph is traced, and traces each later graph with the recorded flags.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import tensorflow as tf
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import BatchLayout
 from kfit.internals.layers import all_layers
-from kfit.internals.models import loss_tracker
+from kfit.internals.models import last_compile
 
 Step: TypeAlias = Callable[[Any, BatchLayout], Any]
 Flags: TypeAlias = dict[int, bool]
@@ -178,11 +177,7 @@ def _kept(model: keras.Model) -> Flags:
 
 
 def _made_for(model: keras.Model) -> Any:
-    # The loss tracker is private. `compile` makes a new one; no public attribute shows that the
-    # model was compiled again.
-    held = loss_tracker(model), getattr(model, "optimizer", None)
-    references = [None if part is None else weakref.ref(part) for part in held]
-    return references, [id(variable) for variable in model.variables]
+    return last_compile(model), [id(variable) for variable in model.variables]
 
 
 def _parts(model: keras.Model) -> list[Any]:

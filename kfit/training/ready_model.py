@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -21,7 +20,7 @@ from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches
 from kfit.inputs.python import PythonBatches
 from kfit.internals.layers import all_layers
-from kfit.internals.models import loss_tracker
+from kfit.internals.models import last_compile
 from kfit.steps.build import (
     build,
     build_by_step,
@@ -233,9 +232,7 @@ class ReadyModel:
         """
         host_collectives = self._strategy.host_collectives
         if trains and not host_collectives.is_alone:
-            # `compile` makes a new loss tracker; no public attribute shows that it was called.
-            made = loss_tracker(self._model), getattr(self._model, "optimizer", None)
-            compiled = tuple(None if part is None else weakref.ref(part) for part in made)
+            compiled = last_compile(self._model)
             if compiled != self._compared:
                 found = {**of_optimizers(self._model), **of_compiled(self._model)}
                 settings = {k: v for values in found.values() for k, v in values.items()}
