@@ -111,6 +111,8 @@ class BackupAndRestore(TrainingCallback):
             step.
     """
 
+    _needs_kfit = True
+
     _counts_fits = True
     """Whether the directory may hold the snapshots of several successive `fit`s of a program."""
 
@@ -193,13 +195,13 @@ class BackupAndRestore(TrainingCallback):
         if not labels:
             lock.note_fits(())  # without snapshots, the records of earlier `fit`s are obsolete
         program = program_of(self._path, is_new=lock.lock_count == 1 and not labels)
-        described = self._training.fingerprint()
-        self._call = _call_of(self._training, described)
+        described = self.training.fingerprint()
+        self._call = _call_of(self.training, described)
         if program.interrupted is not None and program.interrupted != self._call:
             return Snapshot({"step": 0, "held_up": True}, {})
         self._fingerprint = program.of_this_fit(described)
         if self._counts_fits:
-            self._weights_before = self._training.checksum_of_weights()
+            self._weights_before = self.training.checksum_of_weights()
             own = Beginner(self._weights_before, self._fingerprint)
             self._fit = program.fits = own.number(program, store, labels, lock.fits)
         if self._fit:
@@ -220,11 +222,11 @@ class BackupAndRestore(TrainingCallback):
             program.pass_over()
             return Snapshot({**snapshot.about, "passed_by": self._fit}, snapshot.state)
         changes = refuse_another(
-            self._training, snapshot, self._fingerprint, self.parts, self.allow_changes
+            self.training, snapshot, self._fingerprint, self.parts, self.allow_changes
         )
         progress = snapshot.state["progress"]
         position = progress["epoch"], progress["step_in_epoch"]
-        self._is_past = "progress" in self.parts and position > (self._training.epochs, 0)
+        self._is_past = "progress" in self.parts and position > (self.training.epochs, 0)
         return Snapshot({**snapshot.about, "changes": changes}, snapshot.state)
 
     def resume(self, snapshot: Snapshot) -> None:
@@ -245,15 +247,15 @@ class BackupAndRestore(TrainingCallback):
         number = snapshot.about.get("passed_by")
         if number is None:
             changes = snapshot.about["changes"]
-            if self._training.is_chief:
+            if self.training.is_chief:
                 changed = f" (changed since: {', '.join(changes)})" if changes else ""
                 place = f"{self._place_of(snapshot)}{changed}"
                 print(f"kfit: going on from {self.backup_dir}, {place}", flush=True)
-            self._training.request_restore(snapshot, self.parts, changes=changes)
+            self.training.request_restore(snapshot, self.parts, changes=changes)
             return
         self._history = with_scalars(snapshot.state.get("histories", {}).get(str(number), {}))
-        fits = self._training.pass_over(snapshot)
-        if self._training.is_chief:
+        fits = self.training.pass_over(snapshot)
+        if self.training.is_chief:
             warn_user(
                 f"`fit` number {number} of this program was finished by an earlier run, and "
                 f"{self.backup_dir} no longer holds its final snapshot "
@@ -264,6 +266,7 @@ class BackupAndRestore(TrainingCallback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Records the present step and time, from which the next save is counted."""
+        super().on_train_begin(logs)
         self._mark_saved()
         self._saved = None
 
@@ -274,7 +277,7 @@ class BackupAndRestore(TrainingCallback):
     def steps_until_due(self) -> int | None:
         """Returns the number of steps until the next save; None if `save_freq` is no integer."""
         if isinstance(self.save_freq, int):
-            return self.save_freq - self._training.progress.step % self.save_freq
+            return self.save_freq - self.training.progress.step % self.save_freq
         return None
 
     def is_due(self) -> bool:
@@ -292,12 +295,12 @@ class BackupAndRestore(TrainingCallback):
         """
         self._refuse_if_replaced()
         self._writer.check()
-        if self.save_freq == "epoch" or not self._training.is_chief:
+        if self.save_freq == "epoch" or not self.training.is_chief:
             return False
         if self.if_busy == "skip" and self._writer.is_busy:
             return False
         if isinstance(self.save_freq, int):
-            step = self._training.progress.step
+            step = self.training.progress.step
             return step // self.save_freq > self._saved_step // self.save_freq
         return time.monotonic() - self._saved_at >= self._interval
 
@@ -311,7 +314,7 @@ class BackupAndRestore(TrainingCallback):
             reason: Why it is called now: "begin" before the first step, "step" if `is_due` has
                 returned True, "epoch" at the end of an epoch, "stop" if training is interrupted.
         """
-        training = self._training
+        training = self.training
         # The final state is always saved: the program may be killed after `fit`.
         is_last = training.is_over and reason in ("begin", "epoch")
         if reason == "begin":
@@ -364,9 +367,9 @@ class BackupAndRestore(TrainingCallback):
                 if succeeded:
                     self._end_fit(self._lock)
                 elif self._fingerprint:
-                    now, program = of_optimizers(self._training.model), program_of(self._path)
+                    now, program = of_optimizers(self.training.model), program_of(self._path)
                     program.leave_fit({**now}, self._fingerprint)
-                    is_over = self._training.interrupted and not hasattr(sys, "ps1")
+                    is_over = self.training.interrupted and not hasattr(sys, "ps1")
                     program.interrupted = self._call if is_over else None
         finally:
             if self._lock is not None:
@@ -378,17 +381,8 @@ class BackupAndRestore(TrainingCallback):
     @property
     def saved_in(self) -> str:
         """The directory of the snapshots, if it has one of the present step; otherwise empty."""
-        is_saved = self._written_step == self._training.progress.step
+        is_saved = self._written_step == self.training.progress.step
         return self.backup_dir if is_saved else ""
-
-    @property
-    def _training(self) -> Any:
-        if self.training is None:
-            raise RuntimeError(
-                "kfit.callbacks.BackupAndRestore works in the `fit` of kfit: use kfit.Trainer, "
-                "kfit.Model or kfit.fit, or keras.callbacks.BackupAndRestore with Keras' own."
-            )
-        return self.training
 
     @property
     def _interval(self) -> float:
@@ -402,7 +396,7 @@ class BackupAndRestore(TrainingCallback):
         return max(_SHORTEST, (self._held_up + self._writer.seconds) / _OVERHEAD)
 
     def _mark_saved(self, *, as_last: bool = False) -> None:
-        progress, self._saved_as_last = self._training.progress, as_last
+        progress, self._saved_as_last = self.training.progress, as_last
         self._saved = (progress.epoch, progress.step_in_epoch)
         self._saved_step = progress.step
         self._saved_at = time.monotonic()
@@ -411,7 +405,7 @@ class BackupAndRestore(TrainingCallback):
         try:
             os.makedirs(self.backup_dir, mode=0o700, exist_ok=True)
             self._lock = DirectoryLock(self.backup_dir)
-            store = Store(self.backup_dir, self.keep, check=self._training.check)
+            store = Store(self.backup_dir, self.keep, check=self.training.check)
             store.lock_count = max(store.lock_count, self._lock.lock_count)
             store.sweep()
             if at_exit.has_ended(self.backup_dir, self._lock):
@@ -449,11 +443,11 @@ class BackupAndRestore(TrainingCallback):
             lock: The lock of the directory; the checksums are written to its file.
         """
         program = program_of(self._path)
-        for callback in self._training.callbacks:
+        for callback in self.training.callbacks:
             if isinstance(callback, keras.callbacks.History):
                 found = {"epoch": list(callback.epoch), "history": without_others(callback.history)}
                 program.histories[str(self._fit)] = found
-        weights = self._training.checksum_of_weights()
+        weights = self.training.checksum_of_weights()
         has_trained = not (program.has_passed or self._is_past)
         if has_trained and self._weights_before is not None and weights is not None:
             lock.note_fits(marks.ended(lock.fits, self._fit, self._weights_before, weights))
@@ -478,13 +472,13 @@ class BackupAndRestore(TrainingCallback):
         any other `fit` this method does nothing.
         """
         history, self._history = self._history, None
-        for callback in self._training.callbacks:
+        for callback in self.training.callbacks:
             if history and isinstance(callback, keras.callbacks.History):
                 callback.epoch, callback.history = history["epoch"], history["history"]
 
     def _place_of(self, snapshot: Snapshot) -> str:
         place, kept = f"step {snapshot.about['step']}", snapshot.state
-        epochs, progress = self._training.epochs, kept["progress"]
+        epochs, progress = self.training.epochs, kept["progress"]
         epoch, step_in_epoch = progress["epoch"], progress["step_in_epoch"]
         if self._is_past:
             return (
@@ -515,8 +509,8 @@ class BackupAndRestore(TrainingCallback):
 
     def _hold_up(self) -> None:
         """Lets this `fit` take no step, since one before it was interrupted and is to go on."""
-        self._training.interrupted = True
-        if self._training.is_chief:
+        self.training.interrupted = True
+        if self.training.is_chief:
             warn_user(
                 f"A callback has interrupted the `fit` before this one, and a later run of the "
                 f"program is to go on with it from {self.backup_dir}. This is another `fit`, so it "
@@ -553,7 +547,7 @@ class BackupAndRestore(TrainingCallback):
             seconds: How long it took.
         """
         if size is not None:
-            self._training.account.saved(size, seconds)
+            self.training.account.saved(size, seconds)
 
     def _write(
         self, snapshot: Snapshot, callbacks: Sequence[keras.callbacks.Callback]
@@ -579,7 +573,7 @@ class BackupAndRestore(TrainingCallback):
         assert self._lock is not None
         step = snapshot.about["step"]
         variables = snapshot.state["variables"]
-        told, self._told_of_nan = self._told_of_nan, not is_finite(self._training.model, variables)
+        told, self._told_of_nan = self._told_of_nan, not is_finite(self.training.model, variables)
         if self._told_of_nan:
             if not told:
                 warn_user(

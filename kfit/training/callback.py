@@ -79,8 +79,8 @@ class TrainingCallback(keras.callbacks.Callback):
         training: Any = self.training
         if self._needs_kfit and training is None:
             raise RuntimeError(
-                f"kfit.callbacks.{type(self).__name__} works in the `fit` of kfit: use "
-                "kfit.Trainer, kfit.Model, kfit.fit or kfit.install."
+                f"{type(self).__name__} works in the `fit` of kfit: use kfit.Trainer, kfit.Model, "
+                "kfit.fit or kfit.install."
             )
 
     def set_training(self, training: FitState) -> None:
