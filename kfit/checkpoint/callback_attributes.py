@@ -46,8 +46,8 @@ def attributes_of(
         is_used = given or names_in(callback)
         return Attributes(callback, given.__contains__, foreign) if is_used else None
     left_out = _OF_KERAS | ({"training"} if hasattr(bases[0], "training") else set())
-    named = {name for kind in kinds for name in _names_in(kind)}
-    of_bases = {name for kind in bases for name in _names_in(kind)} - named
+    named = {name for kind in kinds for name in names_used_by(kind)}
+    of_bases = {name for kind in bases for name in names_used_by(kind)} - named
     if bases[0] is keras.callbacks.Callback:
         of_bases = set()
 
@@ -61,7 +61,7 @@ def _is_known(kind: type) -> bool:
     return kind is object or kind.__module__.partition(".")[0] in ("keras", "kfit")
 
 
-def _names_in(kind: type) -> Iterator[str]:
+def names_used_by(kind: type) -> Iterator[str]:
     """Yields the names of attributes and global variables that the methods of a class use."""
     for value in vars(kind).values():
         code = getattr(getattr(value, "__func__", value), "__code__", None)

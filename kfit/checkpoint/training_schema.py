@@ -184,6 +184,7 @@ _STATE = record(
     may={
         "histories": each_value(record({"epoch": is_a(list), "history": is_a(dict)})),
         "fingerprint": is_a(dict),
+        "own_attributes": each(record({"part": text, "attributes": each(_entry)})),
         "trainable": record({"parts": count, "changed": each(_flag), "trained": each(_flag)}),
     },
 )

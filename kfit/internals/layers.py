@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import keras
@@ -12,6 +13,19 @@ KERAS_NUMPY: Any = imported(
     "keras.src.backend.tensorflow.numpy",
     because="what `keras.ops.take`, and with it the Embedding layer, comes to is in this module",
 )
+
+_TRACKING: Any = imported(
+    "keras.src.utils.tracking",
+    because="Keras makes lists, dicts and sets in a layer's attributes into those of this module",
+)
+
+TRACKED: dict[type, type] = {
+    kind: next(plain for plain in (list, set, OrderedDict, dict) if issubclass(kind, plain))
+    for kind in vars(_TRACKING).values()
+    if isinstance(kind, type) and issubclass(kind, (list, set, dict)) and kind is not OrderedDict
+}
+"""The classes of the lists, sets and dicts in attributes of layers, each with the type that the
+program has given."""
 
 
 @uses("keras.Layer._flatten_layers", because="`Model.layers` leaves out the layers of layers")

@@ -121,6 +121,14 @@ def last_compile(model: keras.Model) -> tuple[Any, ...]:
     return tuple(None if part is None else weakref.ref(part) for part in held)
 
 
+def runs_eagerly(model: keras.Model) -> bool:
+    """Returns whether Python code in a model's steps runs at each step, and not only when traced.
+
+    It does with `run_eagerly=True`, and while `tf.config.run_functions_eagerly(True)` holds.
+    """
+    return bool(model.run_eagerly) or tf.config.functions_run_eagerly()
+
+
 @uses("keras.Model._resolve_auto_jit_compile", because="`compile` tells only what it has resolved")
 def auto_jit_compile(model: keras.Model) -> bool:
     """Returns whether Keras resolves `jit_compile="auto"` to True for this model."""

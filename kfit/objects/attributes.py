@@ -43,7 +43,7 @@ from kfit.objects.own_generators import (
     read,
 )
 from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_frozen, is_own
-from kfit.objects.values import DICTS, decode, elements, encode, is_exact, size_of
+from kfit.objects.values import DICTS, decode, elements, encode, is_exact, size_of, type_of
 
 LARGEST = 64 << 20
 """Bytes of the largest value that is saved."""
@@ -94,14 +94,20 @@ class Attributes:
             searched. By default all attributes are.
         foreign: Ids (as of `id`) of objects that are skipped, since they belong to something else,
             such as the model's variables.
+        besides: Classes whose objects are skipped as well.
     """
 
     def __init__(
-        self, owner: Any, looks: Chooses = lambda name: True, foreign: Container[int] = ()
+        self,
+        owner: Any,
+        looks: Chooses = lambda name: True,
+        foreign: Container[int] = (),
+        besides: tuple[type, ...] = (),
     ) -> None:
         self._owner = owner
         self._looks = looks
         self._foreign = foreign
+        self._besides = besides
         self._names = names_in(owner)
         self._known = Looks(foreign)
         self._kinds: dict[AttributePath, Any] | None = None
@@ -398,14 +404,14 @@ class Attributes:
             for key, item in self._entries(path, holder):
                 if id(item) not in seen and self._is_entered((*path, key), item, shallow):
                     seen.add(id(item))
-                    inside = item if type(item) in _SEARCHED else fields_of(item)
+                    inside = item if type_of(item) in _SEARCHED else fields_of(item)
                     stack.append(((*path, key), inside))
 
     def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
         """Returns the keys and values in a `__dict__` or container, without those to be skipped.
 
         It skips attributes of the searched object that `looks` excludes, the objects in `foreign`,
-        values whose class or attributes cannot be read, and items of a dict whose keys are not
+        those of the classes `besides`, values whose class or attributes cannot be read, and items of a dict whose keys are not
         strings or integers.
 
         Args:
@@ -417,7 +423,7 @@ class Attributes:
             (key, value)
             for key, value in _items(holder)
             if (path or self._looks(key)) and id(value) not in self._foreign
-            if is_open_to_looks(value)
+            if is_open_to_looks(value) and not isinstance(value, self._besides)
         ]
 
     def _is_entered(self, path: AttributePath, value: Any, shallow: bool) -> bool:
@@ -439,7 +445,7 @@ class Attributes:
         """
         if len(path) >= DEEPEST:
             return False
-        if type(value) in _SEARCHED:
+        if type_of(value) in _SEARCHED:
             if shallow and elements(value, _FEW) >= _FEW:
                 return False
             if self._known.at(value).is_exact or len(_items(value)) < len(value):
@@ -554,9 +560,9 @@ def _put(holder: Any, key: Any, value: Any) -> bool:
     inside: Any = dict(_items(holder)).get(key)
     if _fits(inside, value):
         inside[...] = value
-    elif type(inside) is type(value) and type(value) in (list, bytearray, python_arrays.array):
+    elif type_of(inside) is type(value) and type(value) in (list, bytearray, python_arrays.array):
         inside[:] = value
-    elif type(inside) is type(value) and type(value) in (set, *DICTS):
+    elif type_of(inside) is type(value) and type(value) in (set, *DICTS):
         inside.clear()
         inside.update(value)
     elif isinstance(holder, dict) or (isinstance(holder, list) and key < len(holder)):

@@ -21,7 +21,7 @@ from kfit.objects.handles import is_open_to_looks, place_in
 from kfit.objects.iterators import trace_of
 from kfit.objects.names import names_in
 from kfit.objects.own_generators import holds_state, is_generator, read
-from kfit.objects.values import DICTS, decode, fingerprint, is_exact, size_of
+from kfit.objects.values import DICTS, decode, fingerprint, is_exact, size_of, type_of
 from kfit.objects.written_here import is_written_here
 
 OF_KERAS = (
@@ -108,7 +108,7 @@ def holds_only_state(container: Any, inside: tuple[int, ...] = ()) -> bool:
     items = container.values() if isinstance(container, dict) else container
     return all(
         holds_only_state(item, (*inside, id(container)))
-        if type(item) in (list, tuple, *DICTS)
+        if type_of(item) in (list, tuple, *DICTS)
         else is_exact(item) or holds_state(item) or isinstance(item, OF_KERAS)
         for item in list(items)
     )

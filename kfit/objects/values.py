@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kfit.internals.layers import TRACKED
 from kfit.objects.checksum import checksum
 from kfit.objects.torch_tensors import from_array, is_torch_tensor, to_array
 
@@ -42,6 +43,15 @@ _SAMPLED = 64 << 20
 """Of an array with more bytes than this, a fingerprint reads samples only."""
 _TAG = "$"
 _ARRAY = "$nd"
+
+
+def type_of(value: Any) -> type:
+    """Returns the type of a value, as far as a program sees it.
+
+    Keras makes the lists, dicts and sets in attributes of layers into those of its own, to find the
+    layers in them. They count as what the program has given.
+    """
+    return TRACKED.get(type(value), type(value))
 
 
 def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
@@ -78,7 +88,7 @@ def is_exact(value: Any, inside: tuple[int, ...] = ()) -> bool:
         inside: The ids (as of `id`) of the containers that the value is in, from the outermost on.
             A container that contains itself is not accepted.
     """
-    kind = type(value)
+    kind = type_of(value)
     if kind in _SCALARS or kind is bytes or isinstance(value, tf.Tensor):
         return is_plain(value)
     if kind in _BUFFERS or is_torch_tensor(value):
@@ -152,8 +162,9 @@ def encode(value: Any) -> Any:
         if factory is not None:
             return {_TAG: "defaultdict", "factory": factory, "value": pairs}
         # A defaultdict whose factory has no name in snapshots comes back as a dict.
-        keeps_type = type(value) in DICTS and type(value) is not defaultdict
-        return {_TAG: type(value).__name__ if keeps_type else "dict", "value": pairs}
+        kind = type_of(value)
+        keeps_type = kind in DICTS and kind is not defaultdict
+        return {_TAG: kind.__name__ if keeps_type else "dict", "value": pairs}
     kind = next(k for k in _CONTAINERS if isinstance(value, k))
     limit = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
     return {_TAG: kind.__name__, **limit, **_elements(value)}

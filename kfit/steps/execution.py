@@ -2,7 +2,7 @@
 
 An execution is such a call of k steps. Python code, such as callbacks, runs only between
 executions. The same code serves one step or many, training and evaluation, streams of batches and
-single batches. With `run_eagerly` the steps are run without a graph.
+single batches. With `run_eagerly`, or `tf.config.run_functions_eagerly(True)`, there is no graph.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kfit.exactness.replica_context import GradientSums
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.clock import clock_of_thread
 from kfit.inputs import BatchLayout, Segment
+from kfit.internals.models import runs_eagerly
 from kfit.steps.allocator import keep_freed_memory
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.frozen import trains_as_at_first
@@ -160,7 +161,7 @@ class Execution:
             The number of steps taken, and the logs after the last step.
         """
         with self._strategy.scope(), adding_in_order():
-            if self._model.run_eagerly:
+            if runs_eagerly(self._model):
                 return self._run_eagerly(segment, steps)
             if segment.iterator is None:
                 logs = self._called(self._element, segment, segment.element)
@@ -210,7 +211,7 @@ class Execution:
         with self._strategy.scope():
             if segment.iterator is None:
                 build, arguments = self._element, [segment.element]
-            elif self._model.run_eagerly or self._strategy.static_shapes:
+            elif runs_eagerly(self._model) or self._strategy.static_shapes:
                 build, arguments = self._element, [segment.iterator.element_spec]
             else:
                 build, *count = self._build_of(single_step, 1)

@@ -20,6 +20,7 @@ import tensorflow as tf
 from kfit.checkpoint import state
 from kfit.checkpoint.callback_states import CallbackStates
 from kfit.checkpoint.late_variables import LateVariables, may_make_variables, pairs
+from kfit.checkpoint.model_attributes import ModelAttributes
 from kfit.checkpoint.schema import each_value, is_a
 from kfit.checkpoint.snapshot import Snapshot, split, with_scalars, without_others
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
@@ -112,6 +113,11 @@ class FitState:
         """
         self._has_begun, self._begun_as = True, self.call.graphs.compiled
         self._flags = TrainableFlags(self.model)
+
+    @cached_property
+    def own_attributes(self) -> ModelAttributes:
+        """The Python state of the model's steps, if these run eagerly."""
+        return ModelAttributes(self.model)
 
     @cached_property
     def _flags(self) -> TrainableFlags:
@@ -255,6 +261,8 @@ class FitState:
             "random": random,
             "account": self.account.state_dict(),
         }
+        if self.own_attributes.are_kept:
+            kept["own_attributes"] = _copied(self.own_attributes.state_dict(warn=self.is_chief))
         return Snapshot(self._about(), kept)
 
     def before_step(self, make_variables: Callable[[], None]) -> None:
@@ -274,7 +282,8 @@ class FitState:
         lacks_variables, self._has_stepped = self.lacks_variables, True
         if not lacks_variables and not self._early:
             return
-        make_variables()
+        with self.own_attributes.unchanged():
+            make_variables()
         (late, self._late), (early, self._early) = (self._late, None), (self._early, [])
         if late is not None:
             late.give_rest()
@@ -330,7 +339,7 @@ class FitState:
         if torch is not None and own is not None and len(torch) != len(own):
             raise ValueError(f"state['random']['torch'] has {len(torch)} bytes, not {len(own)}")
         self.memory.check(self.callbacks, kept["callbacks"])
-        for entry in kept["callbacks"]:
+        for entry in (*kept["callbacks"], *kept.get("own_attributes", [])):
             check_entries(entry["attributes"])
         for section, batches in zip(("data", "validation_data"), self._inputs, strict=True):
             position = kept[section] or {}
@@ -489,6 +498,8 @@ class FitState:
         for optimizer, rate in rates:
             optimizer.learning_rate = rate
         self._flags.load_state_dict(kept.get("trainable"))
+        if "model" in parts and "own_attributes" in kept:
+            self.own_attributes.load_state_dict(kept["own_attributes"])
         if "progress" in parts:
             about = snapshot.about
             complete = bool(about.get("finished") or about.get("stopped"))

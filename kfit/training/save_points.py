@@ -122,7 +122,7 @@ class SavePoints:
         self._fit.before_step(make_variables)
 
     def remember(self) -> None:
-        """Records the callbacks' attributes: those that change from now on are saved as state.
+        """Records the attributes of callbacks and of the model: what changes from now on is state.
 
         It is called after `on_train_begin`. It is a collective: all tasks must call it.
         """
@@ -132,6 +132,7 @@ class SavePoints:
                 if fit.is_chief:
                     epoch = fit.progress.epoch if fit.resuming is None else None
                     fit.memory.begin_files(fit.callbacks, epoch)
+                fit.own_attributes.begin()
                 fit.memory.begin(fit.callbacks, fit.belongings(), saves=fit.is_chief)
         self._agree_on_failure()
 

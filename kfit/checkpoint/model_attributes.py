@@ -1,0 +1,158 @@
+"""Saves and restores what Python code in a model's steps changes, if the steps run eagerly.
+
+In a compiled step Python code runs only while the step is traced, and its state is that of the
+program. But with `run_eagerly=True` a `train_step` or `call` may count, draw and remember in Python
+attributes, which then decide what the next steps compute, as variables do.
+
+The model, its layers, metrics and optimizers, and its losses are searched. Of each, the state is in
+
+- the attributes that the program's own classes name, or that no class of Keras names;
+- objects of the program in other attributes, such as an activation with a `__call__`;
+- variables that the code refers to, such as a counter at the top of the file.
+
+Variables, and random generators of TensorFlow and Keras, are left out: `state.py` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kfit.checkpoint.callback_attributes import names_used_by
+from kfit.checkpoint.state import belongings
+from kfit.distribute.owned import owned_metrics, owned_optimizers
+from kfit.heartbeat.tracebacks import warn_user
+from kfit.internals.layers import all_layers
+from kfit.internals.models import given_to_compile, runs_eagerly
+from kfit.objects import Attributes
+from kfit.objects.attributes import listed
+from kfit.objects.fields import has_fields
+from kfit.objects.names import names_in
+from kfit.objects.plain_objects import OF_KERAS, is_function, is_own
+
+State = dict[str, Any]
+
+_LIBRARIES = ("keras", "kfit", "tensorflow")
+_OF_TRAINING = frozenset({"built", "stop_training", "stop_evaluating", "stop_predicting"})
+"""Attributes that the code of a program may set, and that are no state of its own."""
+_SAVED_ELSEWHERE = (
+    *OF_KERAS,
+    *(keras.Variable, tf.Variable, keras.random.SeedGenerator, tf.random.Generator),
+)
+
+
+class ModelAttributes:
+    """The Python state of one model, which can be saved in snapshots and restored.
+
+    There is none before `begin`, and none of a model whose steps are compiled.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._parts: dict[str, Attributes] = {}
+        self._has_warned = False
+
+    def begin(self) -> None:
+        """Records the state: what changes from now on is saved.
+
+        It is called before the first step of a `fit`, when the model is built.
+        """
+        if not runs_eagerly(self._model):
+            return
+        parts = list(_parts(self._model))
+        foreign = belongings(self._model) | set(map(id, parts))
+        for number, part in enumerate(parts):
+            looks = _looks(part)
+            if looks is not None:
+                name = f"{number} {_label(part)}"
+                self._parts[name] = Attributes(part, looks, foreign, besides=_SAVED_ELSEWHERE)
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether there may be such state, so that a snapshot must tell of it."""
+        return bool(self._parts)
+
+    def state_dict(self, *, warn: bool = True) -> list[State]:
+        """Returns what has changed, as a list with an entry for each layer and the like.
+
+        Args:
+            warn: Whether a warning names what has changed and cannot be saved. It does so once.
+        """
+        found, unsaved = [], []
+        for name, attributes in self._parts.items():
+            with attributes.one_look():
+                label = name.partition(" ")[2]
+                unsaved += [f"{label}.{each}" for each in attributes.unsaved()]
+                if state := attributes.state_dict():
+                    found.append({"part": name, "attributes": state})
+        if warn and unsaved and not self._has_warned:
+            self._has_warned = True
+            warn_user(
+                f"The state of the model is not saved whole: {listed(unsaved)} changed during "
+                "training, and is not a number, string or array, or a plain list or dict of "
+                "these. After a restart it begins as the program makes it. Keep it in such "
+                "values, or in a variable (`add_weight`)."
+            )
+        return found
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Context that puts back the present state at its end, as when a step is only traced."""
+        before = self.state_dict(warn=False)
+        for entry in before:
+            for attribute in entry["attributes"]:
+                attribute.pop("process", None)  # else variables in code would stay as they are
+        yield
+        self.load_state_dict(before)
+
+    def load_state_dict(self, state: list[State]) -> None:
+        """Restores what a snapshot has; what it does not have becomes as it was at `begin`.
+
+        Args:
+            state: What `state_dict` returned, here or in another process.
+        """
+        saved = {entry["part"]: entry["attributes"] for entry in state}
+        for name, attributes in self._parts.items():
+            attributes.load_state_dict(saved.get(name, []))
+
+
+def _parts(model: keras.Model) -> Iterator[Any]:
+    """Yields the objects whose code runs in a model's steps, each once, in a reproducible order."""
+    given = keras.tree.flatten(list(given_to_compile(model)))
+    seen: set[int] = set()
+    for part in (*all_layers(model), *owned_metrics(model), *owned_optimizers(model), *given):
+        if has_fields(part) and id(part) not in seen:
+            seen.add(id(part))
+            yield part
+
+
+def _label(part: Any) -> str:
+    return getattr(part, "__qualname__", type(part).__qualname__)
+
+
+def _looks(part: Any) -> Callable[[str], bool] | None:
+    """Returns a function that says which attributes of an object may hold state, by their names.
+
+    None if no code of the program runs in the object.
+    """
+    kinds = type(part).__mro__
+    own = [kind for kind in kinds if not _is_known(kind)]
+    given = {name for name, value in vars(part).items() if is_own(value, part)}
+    if is_function(part) or not own:
+        return given.__contains__ if given or names_in(part) else None
+    named = {name for kind in own for name in names_used_by(kind)}
+    of_bases = {name for kind in kinds if _is_known(kind) for name in names_used_by(kind)} - named
+    left_out = (of_bases - given) | _OF_TRAINING
+    # TensorFlow and kfit set attributes of layers that no class names.
+    return lambda name: name not in left_out and not name.startswith(("_self_", "_kfit_"))
+
+
+def _is_known(kind: type) -> bool:
+    return kind is object or kind.__module__.partition(".")[0] in _LIBRARIES
