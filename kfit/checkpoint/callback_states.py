@@ -40,7 +40,7 @@ from kfit.checkpoint.written_files import (
     take_up_events,
 )
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.internals.callbacks import set_counted_batches
+from kfit.internals.callbacks import ORBAX, set_counted_batches
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
 
@@ -68,6 +68,17 @@ _REMEMBERS: tuple[tuple[type, dict[str, Check]], ...] = (
             "_batches_seen_since_last_saving": count,
             "_last_batch_seen": optional(count),  # None until a batch hook was called
         },
+    ),
+    *(
+        (
+            kind,
+            {
+                "best": optional(number),
+                **dict.fromkeys(("_batches_seen_since_last_saving", "_total_batches_seen"), count),
+                "_last_batch_seen": optional(count),
+            },
+        )
+        for kind in ORBAX
     ),
     (keras.callbacks.SwapEMAWeights, {"_ema_weights_in_model": is_a(bool)}),
     (

@@ -9,6 +9,11 @@ import keras
 
 from kfit.internals.private import uses
 
+ORBAX: tuple[type, ...] = tuple(
+    kind for name, kind in vars(keras.callbacks).items() if name == "OrbaxCheckpoint"
+)
+"""The class OrbaxCheckpoint, which older versions of Keras lack."""
+
 _EVENTS = "TensorBoard tells nothing of its event files"
 
 

@@ -195,6 +195,19 @@ def chooser_of(optimizer: Optimizer) -> Callable[[Any], Optimizer] | None:
 
 @uses(
     "keras.optimizers.Optimizer._learning_rate",
+    because="the property `learning_rate` tells the present rate, and not the schedule",
+)
+def schedule_of(optimizer: Any) -> Any:
+    """Returns the schedule, or other function, of an optimizer's learning rate.
+
+    None if the learning rate is a variable.
+    """
+    rate = getattr(optimizer, "_learning_rate", None)
+    return None if isinstance(rate, keras.Variable) else rate
+
+
+@uses(
+    "keras.optimizers.Optimizer._learning_rate",
     because="the property `learning_rate` computes the rate of a schedule, which takes long",
 )
 def learning_rate_variable(optimizer: Any) -> keras.Variable | None:

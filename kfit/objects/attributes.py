@@ -411,8 +411,8 @@ class Attributes:
         """Returns the keys and values in a `__dict__` or container, without those to be skipped.
 
         It skips attributes of the searched object that `looks` excludes, the objects in `foreign`,
-        those of the classes `besides`, values whose class or attributes cannot be read, and items of a dict whose keys are not
-        strings or integers.
+        those of the classes `besides`, values whose class or attributes cannot be read, and items
+        of a dict whose keys are not strings or integers.
 
         Args:
             path: The path of the `__dict__` or container in the searched object. The path of the

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.internals.callbacks import ORBAX
 from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks, place_in
 from kfit.objects.iterators import trace_of
@@ -37,7 +38,7 @@ _HOLDERS = frozenset(
         *(SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap),
         *(queue.Queue, queue.LifoQueue, queue.PriorityQueue),
         *(keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau),
-        *(keras.callbacks.ModelCheckpoint, keras.callbacks.SwapEMAWeights),
+        *(keras.callbacks.ModelCheckpoint, keras.callbacks.SwapEMAWeights, *ORBAX),
     }
 )
 """Classes of Python and Keras whose objects hold state of the program in their attributes."""

@@ -16,13 +16,14 @@ import keras
 
 from kfit.checkpoint.callback_names import FOR_THE_CHIEF
 from kfit.internals import patch_points as points
-from kfit.internals.callbacks import decide_to_save
+from kfit.internals.callbacks import ORBAX, decide_to_save
 from kfit.internals.patching import patched
 
 _ONLY_WRITE = (
     keras.callbacks.CSVLogger,
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
+    *ORBAX,
 )
 _TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "wandb")
 """Packages whose callbacks log a run to a server or write files; on each worker they would log it

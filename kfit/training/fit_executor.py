@@ -16,8 +16,9 @@ class FitExecutor:
 
     If callbacks save the state of the training, it warns of what a resumed training could not
     repeat. It warns when a callback has compiled the model again, since the program would start
-    with the model as it was compiled before. And it warns of random operations in the train step
-    whose state cannot be saved: when the step is traced, or now if an earlier call has traced it.
+    with the model as it was compiled before, and likewise when it has set a schedule as a learning
+    rate. And it warns of random operations in the train step whose state cannot be saved: when the
+    step is traced, or now if an earlier call has traced it.
 
     Args:
         ready: The model, and what makes it ready.
@@ -30,11 +31,21 @@ class FitExecutor:
         self._state = state
         self._is_saved = is_saved
         self._compiled = ready.graphs.compiled
+        self._has_warned = False
         self._executor = self._made()
 
     def __call__(self) -> StepExecutor:
         """Returns the executor of the train step as the model is compiled now."""
         compiled, state = self._ready.graphs.compiled, self._state
+        if self._is_saved and state.has_another_schedule and not self._has_warned:
+            self._has_warned = True
+            warn_user(
+                "A callback has set another schedule as the learning rate in the middle of `fit`. "
+                "Training cannot be resumed from snapshots that are saved from now on, since the "
+                "program starts with the learning rate as it was before. Assign numbers to "
+                "`optimizer.learning_rate`, or split the training into two `fit`s, with the "
+                "schedule set between them."
+            )
         if compiled.differs_from(self._compiled):
             self._compiled = compiled
             if self._is_saved and state.is_compiled_anew:

@@ -31,6 +31,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Phase
 from kfit.inputs import Batches
+from kfit.internals.optimizers import schedule_of
 from kfit.objects import Generators
 from kfit.objects.attributes import check_entries
 from kfit.objects.values import decode
@@ -104,6 +105,7 @@ class FitState:
 
     def __post_init__(self) -> None:
         self._made_as = self._begun_as = self.call.graphs.compiled
+        self._made_with = self._begun_with = _schedules(self.call.model)
 
     def note_beginning(self) -> None:
         """Records how the model is compiled, and what is frozen; called after `on_train_begin`.
@@ -112,6 +114,7 @@ class FitState:
         in the middle of training.
         """
         self._has_begun, self._begun_as = True, self.call.graphs.compiled
+        self._begun_with = _schedules(self.model)
         self._flags = TrainableFlags(self.model)
 
     @cached_property
@@ -572,12 +575,23 @@ class FitState:
         return self.call.graphs.compiled.differs_from(self._begun_as)
 
     @property
+    def has_another_schedule(self) -> bool:
+        """Whether a hook has set a schedule as a learning rate after all `on_train_begin`."""
+        return _differ(_schedules(self.model), self._begun_with)
+
+    @property
     def _is_compiled_at_begin(self) -> bool:
-        return self._begun_as.differs_from(self._made_as)
+        has_another = _differ(self._begun_with, self._made_with)
+        return has_another or self._begun_as.differs_from(self._made_as)
+
+    @property
+    def _is_changed(self) -> bool:
+        """Whether the program would start with another optimizer or schedule, or compiled else."""
+        return self.is_compiled_anew or self.has_another_schedule
 
     def _about(self) -> dict[str, Any]:
         return {
-            **({"compiled_anew": True} if self.is_compiled_anew else {}),
+            **({"compiled_anew": True} if self._is_changed else {}),
             **({"compiled_at_begin": True} if self._is_compiled_at_begin else {}),
             **self.progress.state_dict(),
             "created": time.time(),
@@ -612,6 +626,20 @@ def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:
         kept: The position in the snapshot; None if there is none.
     """
     return kept is not None and set(batches.state_dict()) <= set(kept)
+
+
+def _schedules(model: keras.Model) -> list[tuple[Any, Any]]:
+    """Returns the optimizers, each with the schedule of its learning rate; None for a variable."""
+    return [(optimizer, schedule_of(optimizer)) for optimizer in owned_optimizers(model)]
+
+
+def _differ(now: list[tuple[Any, Any]], before: list[tuple[Any, Any]]) -> bool:
+    """Returns whether one of the optimizers has another schedule than before."""
+    return any(
+        optimizer is other and schedule is not old
+        for optimizer, schedule in now
+        for other, old in before
+    )
 
 
 def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:

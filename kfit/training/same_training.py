@@ -55,10 +55,11 @@ def refuse_another(
     if snapshot.about.get("compiled_anew"):
         raise SnapshotMismatchError(
             f"The snapshot of step {snapshot.about['step']} is of a model that a callback had "
-            "compiled again in the middle of `fit`. The program starts with the model as it was "
-            "compiled before, so the training cannot be resumed. Split it into two `fit`s, with "
-            "`compile` between them, each with `BackupAndRestore`; and delete the directory, or "
-            "give another one."
+            "compiled again, or given another optimizer or schedule of the learning rate, in the "
+            "middle of `fit`. The program starts with the model as it was compiled before, so the "
+            "training cannot be resumed. Split it into two `fit`s, with that change between them, "
+            "each with `BackupAndRestore`; and delete the directory, or give another one. Numbers "
+            "may be assigned to `optimizer.learning_rate` anywhere."
         )
     _warn_of_another_order(own, snapshot)
     versions = ("python", "keras", "tensorflow")

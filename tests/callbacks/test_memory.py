@@ -3,8 +3,10 @@
 import datetime as dt
 import json
 import os
+import sys
 import warnings
 from typing import Any
+from unittest.mock import MagicMock
 
 import keras
 import numpy as np
@@ -15,13 +17,19 @@ from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError
 from kfit.checkpoint.callback_states import _REMEMBERS
 from kfit.checkpoint.written_files import rewind_rows, rows_of
+from kfit.internals.callbacks import ORBAX
 from tests.sweeps import sweep
 
 
 @pytest.mark.parametrize(("kind", "attributes"), _REMEMBERS)
-def test_keras_keeps_its_memory_where_it_is_looked_for(kind: Any, attributes: Any) -> None:
+def test_keras_keeps_its_memory_where_it_is_looked_for(
+    kind: Any, attributes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A version of Keras that renames one of these turns this red."""
+    if kind in ORBAX:  # its package need not be installed
+        monkeypatch.setattr(sys.modules[kind.__module__], "ocp", MagicMock())
     made = {
+        **{orbax: lambda: kind("x", monitor="loss") for orbax in ORBAX},
         keras.callbacks.ModelCheckpoint: lambda: kind("x.keras", save_freq=1),
     }.get(kind, kind)()
     made.set_model(keras.Sequential())
@@ -329,6 +337,53 @@ def test_a_model_that_a_hook_has_compiled_is_not_resumed_as_another(tmp_path: An
         program(Ends())
     with pytest.raises(SnapshotMismatchError, match=r"a callback had compiled again.*two `fit`s"):
         program()
+
+
+def test_a_schedule_that_a_hook_has_set_is_told(tmp_path: Any) -> None:
+    """A snapshot has no learning rate then; and of another schedule nothing would tell."""
+    import kfit
+
+    schedules = keras.optimizers.schedules
+
+    class Sets(keras.callbacks.Callback):
+        def __init__(self, at: int | None) -> None:
+            super().__init__()
+            self.at = at
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.on_epoch_end(None)
+
+        def on_epoch_end(self, epoch: int | None, logs: Any = None) -> None:
+            if epoch == self.at:
+                self.model.optimizer.learning_rate = schedules.ExponentialDecay(0.1, 2, 0.9)
+
+    class Ends(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 3:
+                raise KeyboardInterrupt
+
+    def program(name: str, rate: Any, *others: Any) -> Any:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(rate), "mse")
+        callbacks = [*others, BackupAndRestore(tmp_path / name)]
+        x = np.ones((8, 4), "float32")
+        fit = {"batch_size": 4, "epochs": 5, "verbose": 0, "callbacks": callbacks}
+        return kfit.Trainer(model, "one_device").fit(x, x[:, :1], **fit)
+
+    says = "A callback has set another schedule as the learning rate in the middle of `fit`"
+    for name, rate in (("number", 0.1), ("schedule", schedules.PolynomialDecay(0.1, 10))):
+        with pytest.warns(UserWarning, match=says) as told, pytest.raises(KeyboardInterrupt):
+            program(name, rate, Sets(1), Ends())
+        assert len(told) == 1
+        with pytest.raises(SnapshotMismatchError, match=r"schedule of the learning rate.*`fit`s"):
+            program(name, rate, Sets(1))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyboardInterrupt):
+            program("begin", 0.1, Sets(None), Ends())
+        assert program("begin", 0.1, Sets(None)).epoch == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.filterwarnings("ignore:A hook has put")

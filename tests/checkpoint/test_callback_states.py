@@ -1,8 +1,11 @@
 """What callbacks remember without saying so, and what they say wrongly."""
 
+import contextlib
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import keras
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint.callback_states import CallbackStates
+from kfit.internals.callbacks import ORBAX
 
 
 class CutError(Exception):
@@ -256,6 +260,28 @@ def test_a_callback_of_keras_begins_anew_where_kfits_was(job: Job, tmp_path: Any
     with pytest.warns(UserWarning, match=says):
         job.run(of_keras, BackupAndRestore(tmp_path / "backup", save_freq=1))
     assert of_keras.model.history.epoch == [0, 1, 2]
+
+
+def test_an_orbax_checkpoint_goes_on_with_its_best_value_and_its_count(
+    job: Job, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps(kind: Any, options: Any, *others: Any) -> list[int]:
+        """The steps at which it saves, with orbax replaced, which need not be installed."""
+        orbax = MagicMock()
+        monkeypatch.setattr(sys.modules[kind.__module__], "ocp", orbax)
+        job.trainer.model.optimizer.iterations.assign(0)
+        with contextlib.suppress(CutError):
+            job.run(kind("saved", "loss", mode="max", save_on_background=False, **options), *others)
+        saves = orbax.training.Checkpointer.return_value.save_checkpointables
+        return [call.args[0] for call in saves.call_args_list]
+
+    for kind in ORBAX:
+        for name, options in (("best", {"save_best_only": True}), ("steps", {"save_freq": 3})):
+            backup = BackupAndRestore(tmp_path / name, save_freq=1)
+            whole = steps(kind, options)
+            cut = steps(kind, options, backup, Cutter(8))
+            again = steps(kind, options, BackupAndRestore(tmp_path / name, save_freq=1))
+            assert cut + again == whole, name
 
 
 class Reads(keras.callbacks.Callback):

@@ -9,6 +9,7 @@ import pytest
 
 import kfit
 from kfit.callbacks import chief_only
+from kfit.internals.callbacks import ORBAX
 from kfit.training.chief_only import saving_nothing, without_writers
 
 
@@ -66,6 +67,7 @@ class LogsToWandb(OfWandb):
 def test_writers_are_left_out_where_the_task_is_not_the_chief(tmp_path: Path) -> None:
     stops = keras.callbacks.EarlyStopping()
     writers = [chief_only(Writes()), LogsToWandb(), keras.callbacks.CSVLogger(tmp_path / "log")]
+    writers += [kind.__new__(kind) for kind in ORBAX]
     kept = Writes()
     assert without_writers([*writers, stops, kept]) == [stops, kept]
 

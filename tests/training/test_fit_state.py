@@ -23,11 +23,12 @@ def state(
 ) -> FitState:
     call: Any = SimpleNamespace(
         graphs=SimpleNamespace(compiled=None),
-        model=SimpleNamespace(stop_training=stops),
+        model=keras.Sequential(),
         progress=Progress(epoch, step, step),
     )
     nothing: Any = None
     batches: Any = SimpleNamespace(has_ended=has_ended)
+    call.model.stop_training = stops
     made = FitState(call, batches, None, lambda epoch: False, nothing, epochs=2)
     made.resuming = resuming
     return made
