@@ -40,7 +40,7 @@ from kfit.checkpoint.written_files import (
     take_up_events,
 )
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.internals.callbacks import ORBAX, set_counted_batches
+from kfit.internals.callbacks import ORBAX, record_by_count, set_counted_batches
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
 
@@ -373,6 +373,7 @@ class CallbackStates:
         elif isinstance(callback, keras.callbacks.TensorBoard):
             set_counted_batches(callback, state["train_batch"], state["test_batch"])
             rewind_events(callback, self._event_files.pop(id(callback), None), state)
+            record_by_count(callback)
         else:
             for attribute in _remembered(callback):
                 if attribute in state:

@@ -73,6 +73,22 @@ def set_counted_batches(callback: keras.callbacks.TensorBoard, train: int, test:
     callback._global_test_batch = test
 
 
+@uses(
+    "keras.callbacks.TensorBoard._pop_writer",
+    "keras.callbacks.TensorBoard._push_writer",
+    "keras.callbacks.TensorBoard._train_writer",
+    because=_EVENTS,
+)
+def record_by_count(callback: keras.callbacks.TensorBoard) -> None:
+    """Makes a TensorBoard callback decide by its count of batches whether it writes the next one.
+
+    Keras does so when a batch begins. If a run is resumed within an execution of several steps, the
+    callback is told of its end without its beginning.
+    """
+    callback._pop_writer()
+    callback._push_writer(callback._train_writer, callback._global_train_batch)
+
+
 @uses("keras.callbacks.TensorBoard._start_batch", because="`profile_batch` has many forms")
 def profiles_batches(callback: keras.callbacks.Callback) -> bool:
     """Returns whether a callback is a TensorBoard that profiles batches."""

@@ -339,6 +339,33 @@ def test_a_model_that_a_hook_has_compiled_is_not_resumed_as_another(tmp_path: An
         program()
 
 
+def test_batches_are_written_at_the_same_counts_when_it_resumes_within_an_execution(
+    tmp_path: Any,
+) -> None:
+    import kfit
+
+    class Ends(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if int(self.model.optimizer.iterations) == 9:
+                raise KeyboardInterrupt
+
+    def program(name: str, *others: Any) -> None:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse", steps_per_execution=3)
+        board = keras.callbacks.TensorBoard(tmp_path / name, write_graph=False, update_freq=2)
+        backup = BackupAndRestore(tmp_path / f"backup of {name}", save_freq=4)
+        x = np.ones((24, 4), "float32")
+        fit = {"batch_size": 4, "epochs": 2, "verbose": 0, "callbacks": [board, *others, backup]}
+        kfit.Trainer(model, "one_device").fit(x, x[:, :1], **fit)
+
+    program("whole")
+    with pytest.raises(KeyboardInterrupt):
+        program("cut", Ends())
+    program("cut")
+    assert events(tmp_path / "cut") == events(tmp_path / "whole")
+
+
 def test_a_schedule_that_a_hook_has_set_is_told(tmp_path: Any) -> None:
     """A snapshot has no learning rate then; and of another schedule nothing would tell."""
     import kfit
