@@ -77,6 +77,7 @@ def set_counted_batches(callback: keras.callbacks.TensorBoard, train: int, test:
     "keras.callbacks.TensorBoard._pop_writer",
     "keras.callbacks.TensorBoard._push_writer",
     "keras.callbacks.TensorBoard._train_writer",
+    "keras.callbacks.TensorBoard._global_train_batch",
     because=_EVENTS,
 )
 def record_by_count(callback: keras.callbacks.TensorBoard) -> None:
