@@ -29,7 +29,6 @@ from kfit.distribute.python_random import drawn_apart
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
-from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
 from kfit.inputs import Batches, columns_as_arrays, kind_of, split_validation
@@ -169,7 +168,7 @@ class Trainer:
         warn_of_own_functions(self._model)
         self._one_batch = OneBatchMaker()
         self._comparison = BatchComparison(self._strategy)
-        self._seed = self._given_seed = seed
+        self._seed = self._given_seed = None if seed is None else int(seed)  # as snapshots need it
         self._fits = 0
         self._single_steps = False
         self._interrupted = False
@@ -416,7 +415,7 @@ class Trainer:
             strategy=self._strategy,
             batch_size=batch_size,
             steps=steps_per_epoch,
-            steps_per_execution=self._model.steps_per_execution,
+            steps_per_execution=int(self._model.steps_per_execution),  # as snapshots need it
             shuffle=shuffle,
             seed=self._seed_of_fit(),
             class_weight=class_weight,
@@ -459,7 +458,7 @@ class Trainer:
                     validation_data,
                     seed=self._given_seed,
                     class_weight=class_weight,
-                    validation={"steps": validation_steps, "freq": plain(validation_freq)},
+                    validation={"steps": validation_steps, "freq": validation_freq},
                 ),
             )
             self._open_account(state, epochs - initial_epoch, verbose, profile)
@@ -964,7 +963,7 @@ class Trainer:
                 that the progress bar shows.
         """
         model, strategy = self._model, self._strategy
-        fixed = model.steps_per_execution
+        fixed = int(model.steps_per_execution)
         made = callback_list(
             callbacks,
             model,

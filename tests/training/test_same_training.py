@@ -210,6 +210,51 @@ def test_what_is_no_change(snapshot: Path, tmp_path: Path) -> None:
         train(backup, loss=Scaled(0.25))
 
 
+OF_NUMPY: dict[str, dict[str, Any]] = {
+    "settings": {
+        "seed": np.int64(7),
+        "optimizer": lambda: sgd(momentum=np.float64(0.9), weight_decay=np.float32(0.01)),
+        "loss_weights": [np.float64(2)],
+        "loss": Scaled(np.float32(0.5)),
+        "fit": {
+            **VALIDATION,
+            "validation_steps": np.int64(1),
+            "validation_freq": np.int64(1),
+            "initial_epoch": np.int64(0),
+        },
+    },
+    "schedule": {
+        "optimizer": lambda: keras.optimizers.SGD(
+            keras.optimizers.schedules.ExponentialDecay(np.float64(0.1), np.int64(2), 0.9)
+        )
+    },
+    "seed_of_a_py_dataset": {"data": lambda: (Batches(), None), "seed": np.uint8(7)},
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_numbers_of_numpy_are_no_change(tmp_path: Path, name: str) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    train(backup, cut=True, **OF_NUMPY[name])
+    model = train(backup, **OF_NUMPY[name])
+    assert int(model.optimizer.iterations.numpy()) == 8
+
+
+def test_steps_per_execution_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    model.compile("sgd", "mse", steps_per_execution=np.int64(2))
+    backup = BackupAndRestore(tmp_path / "backup")
+    kfit.fit(model, *arrays(), batch_size=8, verbose=0, callbacks=[backup])
+    assert int(model.optimizer.iterations.numpy()) == 4
+
+
+def test_another_number_of_numpy_is_a_change(tmp_path: Path) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    train(backup, cut=True, loss=Scaled(np.float32(0.5)))
+    with pytest.raises(SnapshotMismatchError, match=r"loss: loss.scale is 0.25, in the snapshot 0"):
+        train(backup, loss=Scaled(np.float32(0.25)))
+
+
 class Dated(Scaled):
     """A loss that knows when it was made."""
 
