@@ -28,7 +28,7 @@ import keras
 import numpy as np
 
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.objects.fields import fields_of
+from kfit.objects.fields import fields_of, is_derived
 from kfit.objects.handles import is_handle, is_open_to_looks
 from kfit.objects.iterators import is_iterator
 from kfit.objects.keras_variables import OF_METRIC, build_optimizers, variables_of
@@ -405,8 +405,8 @@ class Attributes:
         """Returns the keys and values in a `__dict__` or container, without those to be skipped.
 
         It skips attributes of the searched object that `looks` excludes, the objects in `foreign`,
-        values whose class or attributes cannot be read, and items of a dict whose keys are not
-        strings or integers.
+        values whose class or attributes cannot be read, values that Keras derives, and items of a
+        dict whose keys are not strings or integers.
 
         Args:
             path: The path of the `__dict__` or container in the searched object. The path of the
@@ -417,7 +417,7 @@ class Attributes:
             (key, value)
             for key, value in _items(holder)
             if (path or self._looks(key)) and id(value) not in self._foreign
-            if is_open_to_looks(value)
+            if is_open_to_looks(value) and not is_derived(holder, key)
         ]
 
     def _is_entered(self, path: AttributePath, value: Any, shallow: bool) -> bool:
