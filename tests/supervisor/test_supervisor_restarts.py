@@ -531,4 +531,5 @@ def test_nothing_grows_over_a_hundred_restarts(supervise: Any) -> None:
     assert code == 0
     assert len(counts) >= 100
     for early, late in zip(counts[9], counts[-1], strict=True):
-        assert late <= early, counts
+        # The libraries of this process may start a thread of their own; a leak is one a restart.
+        assert late <= early + 5, counts
