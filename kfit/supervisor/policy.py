@@ -278,12 +278,13 @@ class SupervisorPolicy:
         life.first_failure = life.first_failure or exit
         if life.cause is not None and not life.waits_for_cause:
             return
-        life.cause = life.cause or exit
-        if not life.running:
-            return
         error = life.tasks.error(exit.name)
         # A task that was killed or preempted has failed by itself, whatever it had recorded.
         may_follow = error is not None and error.is_consequence and exit.returncode > 0
+        if life.cause is None or not may_follow:
+            life.cause = exit
+        if not life.running:
+            return
         if not may_follow or exit.is_preemption or self._first_to_fail(life, exit) != exit:
             self._stop_others(life, exit)
         elif not life.waits_for_cause:
@@ -496,9 +497,9 @@ class SupervisorPolicy:
         counted = (
             f"restart {count} of {budget}" if count else "a preemption, which costs no restart"
         )
-        # With several tasks, the cause was printed when the others were asked to stop.
-        is_alone = len(life.tasks.names) == 1 and isinstance(cause, TaskExit)
-        why = f"{self._describe_whole(life, cause)}; " if is_alone else ""
+        # If tasks were asked to stop, the cause was printed then.
+        is_new = isinstance(cause, TaskExit) and life.asked is None
+        why = f"{self._describe_whole(life, cause)}; " if is_new else ""
         self._say(f"{why}attempt {self._generation + 2} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
 

@@ -213,6 +213,18 @@ def test_a_lone_task_says_why_it_starts_again() -> None:
     ]
 
 
+def test_the_cause_is_named_if_its_consequence_came_first_and_nobody_is_left() -> None:
+    world = World(budget=2)
+    world.step(3)
+    world.note("worker 0", "ExchangeError: gone", is_consequence=True)
+    world.exit("worker 0", 1)
+    world.exit("worker 1", -9)
+    assert world.lines == [] or "worker 2" in world.names
+    for name in sorted(world.tasks.alive):
+        world.exit(name, -9)
+    assert "worker 1 was killed by SIGKILL at step 3" in world.lines[0]
+
+
 def test_the_others_go_on_without_one_beside_them() -> None:
     world = World(budget=1, names=["worker 0", "worker 1", EVALUATOR])
     world.exit(EVALUATOR, 5)
