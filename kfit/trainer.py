@@ -25,7 +25,6 @@ from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.distribute.dataset_sharding import in_order
 from kfit.distribute.factory import as_strategy, explain_choice, tell_choice
-from kfit.distribute.python_random import drawn_apart
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
@@ -64,6 +63,7 @@ from kfit.training.fit_executor import FitExecutor
 from kfit.training.fit_state import FitState
 from kfit.training.numbers_only import require_numbers
 from kfit.training.one_batch import OneBatchMaker
+from kfit.training.order_seeds import OrderSeeds
 from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
 from kfit.training.progress_bar import bars_shown
 from kfit.training.ready_model import ReadyModel
@@ -77,7 +77,6 @@ from kfit.verification.verify import check_replicas, verify
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_SEED_STRIDE = 0x9E3779B1
 
 
 def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -135,7 +134,9 @@ class Trainer:
             only before it runs its first operation, so `model` must be a function then. Names of
             devices, such as `["GPU:0", "GPU:1"]`, take these. None takes all.
         seed: Seed of the order of the data. If it is None, the chief draws a seed for all workers
-            from Python's `random`, which `keras.utils.set_random_seed` seeds.
+            from Python's `random`, which `keras.utils.set_random_seed` seeds. Each `fit` has
+            another order; the orders repeat after `keras.utils.set_random_seed`, or in a new
+            trainer with the same `seed`.
 
     Raises:
         ValueError: If `model`, `strategy`, `devices` or `seed` is none of these, if it is too late
@@ -168,8 +169,8 @@ class Trainer:
         warn_of_own_functions(self._model)
         self._one_batch = OneBatchMaker()
         self._comparison = BatchComparison(self._strategy)
-        self._seed = self._given_seed = None if seed is None else int(seed)  # as snapshots need it
-        self._fits = 0
+        given = None if seed is None else int(seed)  # as snapshots need it
+        self._seeds = OrderSeeds(given, self._model, self._strategy.host_collectives)
         self._single_steps = False
         self._interrupted = False
         self._account: Account | None = None
@@ -417,7 +418,7 @@ class Trainer:
             steps=steps_per_epoch,
             steps_per_execution=int(self._model.steps_per_execution),  # as snapshots need it
             shuffle=shuffle,
-            seed=self._seed_of_fit(),
+            seed=self._seeds.of_next_fit(),
             class_weight=class_weight,
         )
         warn_of_unused(batch_size, batches, kind_of(x))
@@ -456,7 +457,7 @@ class Trainer:
                     self._model,
                     (x, y, sample_weight),
                     validation_data,
-                    seed=self._given_seed,
+                    seed=self._seeds.given,
                     class_weight=class_weight,
                     validation={"steps": validation_steps, "freq": validation_freq},
                 ),
@@ -691,15 +692,16 @@ class Trainer:
         check_class_weight(class_weight)
         check_positive(batch_size=batch_size, steps_per_epoch=steps_per_epoch, steps=steps)
         check_replicas(replicas, self._strategy.num_workers)
+        seed = self._seeds.given or 0
         return verify(
             self._model,
-            lambda strategy: self._way_of(Trainer(self._model, strategy)),
+            lambda strategy: self._way_of(Trainer(self._model, strategy, seed=seed)),
             (x, y, sample_weight),
             replicas=replicas,
             steps=steps,
             batch_size=batch_size,
             shuffle=shuffle,
-            seed=self._given_seed or 0,
+            seed=seed,
             class_weight=class_weight,
             steps_per_epoch=steps_per_epoch,
         )
@@ -981,21 +983,6 @@ class Trainer:
             heartbeat=self._heartbeat,
             turns=self._ready.turns,
         )
-
-    def _seed_of_fit(self) -> int:
-        """Returns the seed of the data's order in the next `fit`; it is the same on all workers.
-
-        Each `fit` gets a different seed. All seeds follow from the `seed` that the user gave to the
-        trainer. If the user gave none, the first call of this method draws a number on the chief
-        and sends it to all tasks, so all tasks must call the method. The number follows from the
-        state of Python's `random`. The state is not changed, so that the user's code draws the same
-        numbers as with Keras.
-        """
-        if self._seed is None:
-            drawn = drawn_apart(31)
-            self._seed = int(self._strategy.host_collectives.all_gather([drawn])[0, 0])
-        self._fits += 1
-        return self._seed + (self._fits - 1) * _SEED_STRIDE
 
     def _check_cluster(self) -> None:
         """Refuses to train on an evaluator; warns if the cluster was described too late."""

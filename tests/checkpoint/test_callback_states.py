@@ -89,7 +89,7 @@ class Job:
 
     def run(self, *callbacks: Any) -> None:
         self.trainer.model.set_weights(self.fresh)
-        self.trainer._fits = 0
+        self.trainer._seeds.begin_anew()
         self.trainer.fit(
             self.x, self.y, batch_size=10, epochs=3, verbose=0, callbacks=list(callbacks)
         )

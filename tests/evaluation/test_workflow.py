@@ -71,7 +71,7 @@ class Job:
         trainer, weights = self._trainers[strategy]
         trainer.model.set_weights(weights)
         trainer.model.optimizer.iterations.assign(0)
-        trainer._fits = 0
+        trainer._seeds.begin_anew()
         return trainer
 
     def run(

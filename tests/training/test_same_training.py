@@ -334,7 +334,7 @@ def test_leaving_a_fit_in_a_living_process_is_no_change(tmp_path: Path) -> None:
     backup = BackupAndRestore(tmp_path / "backup")
     with pytest.raises(CutError):
         trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[slower, backup, Cut()])
-    trainer._fits = 0
+    trainer._seeds.begin_anew()
     trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[slower, backup])
     assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(0.0125)
 
