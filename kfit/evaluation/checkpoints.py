@@ -134,7 +134,7 @@ class Checkpoints(BackupAndRestore):
         Args:
             succeeded: Whether training came to its end.
         """
-        training = self._training
+        training = self.training
         try:
             is_over = succeeded or training.interrupted
             if training.is_chief and self._store is not None and is_over:
