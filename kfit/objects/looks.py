@@ -185,6 +185,8 @@ def _is_fixed(value: Any) -> bool:
     """Returns whether a value and all values in it are immutable."""
     if type(value) in (tuple, frozenset):
         return set(map(type, value)) <= _FIXED or all(map(_is_fixed, value))
+    if isinstance(value, np.void):  # a record, whose fields may be set
+        return False
     return type(value) in _FIXED or isinstance(value, np.generic)
 
 

@@ -20,6 +20,7 @@ from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks, place_in
 from kfit.objects.iterators import trace_of
 from kfit.objects.names import names_in
+from kfit.objects.other_arrays import is_compared, objects_in
 from kfit.objects.own_generators import holds_state, is_generator, read
 from kfit.objects.values import DICTS, decode, fingerprint, is_exact, size_of
 from kfit.objects.written_here import is_written_here
@@ -125,7 +126,7 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
         return place_in(value)
     if holds_state(value):
         return fingerprint(decode(read(value)))
-    if is_exact(value):
+    if is_exact(value) or is_compared(value):
         return fingerprint(value)
     parts: list[Any] = []
     counted = count()
@@ -135,7 +136,7 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
         if is_generator(item):
             parts.append(fingerprint(decode(read(item))))
             continue
-        small = is_exact(item) and size_of(item) <= _MOST
+        small = (is_exact(item) or is_compared(item)) and size_of(item) <= _MOST
         length = len(item) if isinstance(item, _CONTAINERS) else 0
         place = (type(item), id(item), length, trace_of(item))
         parts.append(fingerprint(item) if small else place)
@@ -173,7 +174,8 @@ def _is_fixed(value: Any) -> bool:
 def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
     """Yields a value, and all values inside of it, at any depth.
 
-    These are the items of containers, and the attributes of objects of the user's program.
+    These are the items of containers and of arrays of objects, and the attributes of objects of the
+    user's program.
 
     Args:
         value: The value.
@@ -194,5 +196,7 @@ def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
             stack += [*item.keys(), *item.values()]
         elif isinstance(item, _CONTAINERS):
             stack += item
+        elif isinstance(item, np.ndarray):
+            stack += objects_in(item, _MOST) if item.dtype.hasobject else ()
         elif is_own(item, owner):
             stack += fields_of(item).values()
