@@ -80,8 +80,9 @@ def _path(value: Any, place: str) -> None:
 
 def _entry(value: Any, place: str) -> None:
     kinds = {"value", "state", "position"}
-    record({"path": _path}, may=dict.fromkeys((*kinds, "process"), _anything))(value, place)
-    if len(value.keys() & kinds) != 1:
+    may = dict.fromkeys((*kinds, "process"), _anything) | {"as made": is_a(bool)}
+    record({"path": _path}, may=may)(value, place)
+    if len(value.keys() & kinds) != 1 or ("as made" in value and "value" not in value):
         raise ValueError(f"{place} has no value")
 
 

@@ -34,6 +34,7 @@ from kfit.objects.iterators import is_iterator
 from kfit.objects.keras_variables import OF_METRIC, build_optimizers, variables_of
 from kfit.objects.looks import Looks
 from kfit.objects.names import Names, names_in
+from kfit.objects.orders import is_order, may_be_written
 from kfit.objects.own_generators import (
     check_state,
     give,
@@ -58,6 +59,8 @@ _NAMED = 3
 """The most names that a warning lists."""
 _IN_CODE = "names in code"
 """The first part of the paths of variables that the object's code refers to."""
+_AS_MADE = "as made"
+"""The key in entries of orders that are those which the program had made, before training."""
 _SEARCHED = (list, tuple, *DICTS)
 """The types of containers that may be searched for state."""
 _PROCESSES: dict[int, str] = {}
@@ -133,19 +136,19 @@ class Attributes:
         """Returns the object's state, in a form that a snapshot can contain.
 
         The state is a list of entries. Each entry has a path (the attribute names, indices and keys
-        that lead to a value) and the encoded value.
+        that lead to a value) and the encoded value. That of an order which training has not changed
+        also has `_AS_MADE`.
         """
         with self.one_look():
-            return [
-                _kept(path, _entry(value))
-                for path, value, _ in self._leaves()
-                if self._can_keep(value)
-                and (
-                    is_generator(value)
-                    or (path[0] != _IN_CODE and _is_order(value))  # constants may look like one
-                    or self._has_changed(path, value)
-                )
-            ]
+            state = []
+            for path, value, _ in self._leaves():
+                if not self._can_keep(value):
+                    continue
+                if is_generator(value) or self._has_changed(path, value):
+                    state.append(_kept(path, _entry(value)))
+                elif path[0] != _IN_CODE and is_order(value):  # constants may look like one
+                    state.append({**_kept(path, _entry(value)), _AS_MADE: True})
+            return state
 
     def unsaved(self) -> list[str]:
         """Returns the names and classes of values that have changed but can't be saved.
@@ -207,11 +210,11 @@ class Attributes:
         """
         merged = {tuple(entry["path"]): entry for entry in state}
         for path, value in small.items():
-            if path in merged or not _same(before.get(path), value):
+            if not _same(before.get(path), value):
                 merged[path] = _kept(path, value)
         return list(merged.values())
 
-    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: list[dict[str, Any]], *, is_shared: bool = False) -> None:
         """Restores the object's state; arrays, lists, dicts and generators in place if possible.
 
         A value that is not in `state` was equal to the baseline (its value when this `Attributes`
@@ -226,6 +229,8 @@ class Attributes:
 
         Args:
             state: What `state_dict` returned, here or in another process.
+            is_shared: Whether it is the present state of another task, so that it is no news that
+                the orders are other ones.
         """
         entries = {
             tuple(entry["path"]): entry for entry in state if entry.get("process") != _process()
@@ -239,6 +244,30 @@ class Attributes:
                 f"The snapshot's state of a {type(self._owner).__name__} was not restored "
                 f"completely: {listed(lost)} could not be set, and is left as it is."
             )
+        replaced = [] if is_shared else self._replaced_orders(entries)
+        if replaced:
+            warn_user(
+                f"The program has made a {type(self._owner).__name__} with another order of "
+                f"{listed(replaced)} than the snapshot has. Training goes on with that of the "
+                "snapshot, as it may have been drawn at random. If it is a setting which you have "
+                "changed, keep it in a tuple, and it is not taken from snapshots."
+            )
+
+    def _replaced_orders(self, entries: dict[AttributePath, Any]) -> list[str]:
+        """Returns the names of orders that were as made, but that the program now makes otherwise.
+
+        Long ones are left out, since they were drawn at random.
+
+        Args:
+            entries: The entries of the saved state by their paths.
+        """
+        return [
+            name_of(path)
+            for path, entry in entries.items()
+            if entry.get(_AS_MADE) and path in self._begun
+            if not _same(self._begun[path], {"value": entry["value"]})
+            and may_be_written(decode(entry["value"]))
+        ]
 
     def _reset(self, kept: Container[AttributePath]) -> list[str]:
         """Resets changed values to the baseline: their values when this `Attributes` was created.
@@ -571,19 +600,6 @@ def _fits(inside: Any, value: Any) -> bool:
         return False
     same = inside.shape == value.shape and inside.dtype == value.dtype
     return same and bool(inside.flags.writeable)
-
-
-def _is_order(value: Any) -> bool:
-    """Returns whether a list or array is a permutation of the integers from 0 to n - 1."""
-    if isinstance(value, list) and not (value and set(map(type, value)) == {int}):
-        return False
-    if not isinstance(value, (np.ndarray, list)):
-        return False
-    array = np.asarray(value)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2:
-        return False
-    inside = array.min() == 0 and array.max() == len(array) - 1
-    return bool(inside and np.bincount(array).max() == 1)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -184,6 +184,9 @@ WRONG: dict[str, Callable[[State], None]] = {
     "an attribute with two values": set_at(
         "callbacks", 0, "attributes", value=[{"path": ["a"], "value": 1, "state": 1}]
     ),
+    "an order without a value": set_at(
+        "callbacks", 0, "attributes", value=[{"path": ["a"], "state": 1, "as made": True}]
+    ),
     "passes without an end": set_at("data", "begun", value=10**12),
     "a pass that is a text": set_at("data", "begun", value="1"),
     "batches without an end": set_at("data", "taken", value=10**12),

@@ -410,6 +410,45 @@ def test_what_had_not_changed_then_is_put_back() -> None:
     assert (owner.count, owner.part.x, hasattr(owner, "late")) == (0, 1, False)
 
 
+def ordered(order: Any) -> Owner:
+    owner = Owner()
+    owner.part = order
+    return owner
+
+
+@pytest.mark.parametrize("made", [list, np.array])
+def test_an_order_that_the_program_makes_otherwise_is_put_back_and_told(made: Any) -> None:
+    state = Attributes(ordered(made([2, 0, 1]))).state_dict()
+    owner = ordered(made([1, 0, 2]))
+    with pytest.warns(UserWarning, match="made a Owner with another order of part than"):
+        Attributes(owner).load_state_dict(state)
+    assert list(owner.part) == [2, 0, 1]
+
+
+def test_it_is_no_news_that_an_order_is_another_one() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # The same one, one that training has drawn, a long one, and that of another task.
+        Attributes(ordered([2, 0, 1])).load_state_dict(Attributes(ordered([2, 0, 1])).state_dict())
+        trained, again = ordered([2, 0, 1]), ordered([1, 0, 2])
+        attributes = Attributes(trained)
+        trained.part.reverse()
+        Attributes(again).load_state_dict(attributes.state_dict())
+        assert again.part == [1, 0, 2]
+        long = Attributes(ordered(list(range(100)))).state_dict()
+        Attributes(ordered(list(range(99, -1, -1)))).load_state_dict(long)
+        shared = ordered([1, 0, 2])
+        state = Attributes(ordered([2, 0, 1])).state_dict()
+        Attributes(shared).load_state_dict(state, is_shared=True)
+        assert shared.part == [2, 0, 1]
+
+
+def test_an_order_stays_as_made_with_every_batch() -> None:
+    attributes = Attributes(ordered([2, 0, 1]))
+    state, small = attributes.state_dict(), attributes.small()
+    assert attributes.with_small(state, small, attributes.small()) == state
+
+
 def test_a_look_with_every_batch_is_bounded() -> None:
     owner = Owner()
     owner.cache = {kind: list(range(200)) for kind in range(50)}
