@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfit.checkpoint.schema import (
+    Check,
     array,
     at_most,
     count,
@@ -79,10 +80,11 @@ def _path(value: Any, place: str) -> None:
 
 
 def _entry(value: Any, place: str) -> None:
-    kinds = {"value", "state", "position"}
-    may = dict.fromkeys((*kinds, "process"), _anything) | {"as made": is_a(bool)}
+    kinds: dict[str, Check] = dict.fromkeys(("value", "state", "position"), _anything)
+    kinds |= {"is": _path, "gone": is_a(bool)}
+    may: dict[str, Check] = {**kinds, "process": _anything, "as made": is_a(bool)}
     record({"path": _path}, may=may)(value, place)
-    if len(value.keys() & kinds) != 1 or ("as made" in value and "value" not in value):
+    if len(value.keys() & kinds.keys()) != 1 or ("as made" in value and "value" not in value):
         raise ValueError(f"{place} has no value")
 
 

@@ -16,7 +16,6 @@ values that have changed but cannot be saved, only the names are reported.
 
 from __future__ import annotations
 
-import array as python_arrays
 import operator
 import os
 import uuid
@@ -28,8 +27,10 @@ import keras
 import numpy as np
 
 from kfit.heartbeat.tracebacks import warn_user
+from kfit.objects.bindings import GONE, IS, Bindings
 from kfit.objects.fields import fields_of, is_derived
 from kfit.objects.handles import is_handle, is_open_to_looks
+from kfit.objects.holders import bind, items_of, put, unbind
 from kfit.objects.iterators import is_iterator
 from kfit.objects.keras_variables import OF_METRIC, build_optimizers, variables_of
 from kfit.objects.looks import Looks
@@ -43,7 +44,14 @@ from kfit.objects.own_generators import (
     nbytes_of,
     read,
 )
-from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_frozen, is_own
+from kfit.objects.plain_objects import (
+    DEEPEST,
+    OF_KERAS,
+    holds_only_state,
+    is_frozen,
+    is_own,
+    refers_to,
+)
 from kfit.objects.values import DICTS, decode, elements, encode, is_exact, size_of
 
 LARGEST = 64 << 20
@@ -108,17 +116,20 @@ class Attributes:
         self._names = names_in(owner)
         self._known = Looks(foreign)
         self._kinds: dict[AttributePath, Any] | None = None
+        self._bindings = Bindings()
         self._baseline: dict[AttributePath, Any] = {}
         self._members: dict[AttributePath, list[Any]] = {}
         self._iterators: dict[int, Any] = {}
         self._is_begun = False
         with self.one_look():
-            self._kinds = {path: _kind_of(value) for path, value in self._objects()}
+            objects = list(self._objects())
+            self._kinds = {path: _kind_of(value) for path, value in objects if self._is_own(value)}
             self._baseline = {leaf.path: self._mark(leaf.value) for leaf in self._leaves()}
+            self._bindings = Bindings(objects, self._baseline)
             self._begun = {
                 leaf.path: _entry(leaf.value)
                 for leaf in self._leaves()
-                if self._can_keep(leaf.value, _SMALL) and not is_generator(leaf.value)
+                if self._can_keep(leaf, _SMALL) and not is_generator(leaf.value)
             }
             self._iterators = {
                 id(leaf.value): leaf.value for leaf in self._leaves() if is_iterator(leaf.value)
@@ -137,18 +148,20 @@ class Attributes:
 
         The state is a list of entries. Each entry has a path (the attribute names, indices and keys
         that lead to a value) and the encoded value. That of an order which training has not changed
-        also has `_AS_MADE`.
+        also has `_AS_MADE`. Instead of a value, an entry may tell that another object is at the
+        path, or that nothing is (`bindings.py`).
         """
         with self.one_look():
             state = []
-            for path, value, _ in self._leaves():
-                if not self._can_keep(value):
+            for leaf in self._leaves():
+                path, value, _ = leaf
+                if not self._can_keep(leaf):
                     continue
                 if is_generator(value) or self._has_changed(path, value):
                     state.append(_kept(path, _entry(value)))
                 elif path[0] != _IN_CODE and is_order(value):  # constants may look like one
                     state.append({**_kept(path, _entry(value)), _AS_MADE: True})
-            return state
+            return state + [_kept(path, entry) for path, entry in self._rebound()]
 
     def unsaved(self) -> list[str]:
         """Returns the names and classes of values that have changed but can't be saved.
@@ -158,12 +171,12 @@ class Attributes:
         """
         with self.one_look():
             return [
-                f"{name_of(path)} (a {type(value).__name__})"
-                for path, value, _ in self._leaves()
-                if not self._can_keep(value)
-                and self._has_changed(path, value)
-                and not is_handle(value)
-                and not self._is_of_keras(path)
+                f"{name_of(leaf.path)} (a {type(leaf.value).__name__})"
+                for leaf in self._leaves()
+                if not self._can_keep(leaf)
+                and self._has_changed(leaf.path, leaf.value)
+                and not is_handle(leaf.value)
+                and not self._is_of_keras(leaf.path)
             ]
 
     def small(self) -> dict[AttributePath, Any]:
@@ -172,9 +185,10 @@ class Attributes:
         Large values are left out. The method `with_small` adds them to the result, from a complete
         state that was read when there was time to read it.
         """
-        found: dict[AttributePath, Any] = {}
+        found = {_key_of(path, entry): entry for path, entry in self._rebound(shallow=True)}
         left, room = _FEW, _AT_ONCE
-        for path, value, _ in self._leaves(shallow=True):
+        for leaf in self._leaves(shallow=True):
+            path, value, _ = leaf
             if left <= 1:
                 break
             count = elements(value, left)
@@ -182,7 +196,7 @@ class Attributes:
                 left -= 1
                 continue
             left -= count
-            if self._can_keep(value, min(room, _SMALL)):
+            if self._can_keep(leaf, min(room, _SMALL)):
                 found[path] = _entry(value)
                 room -= nbytes_of(value) if holds_state(value) else size_of(value)
         return found
@@ -208,10 +222,13 @@ class Attributes:
         Returns:
             The state in the form that `state_dict` returns.
         """
-        merged = {tuple(entry["path"]): entry for entry in state}
-        for path, value in small.items():
-            if not _same(before.get(path), value):
-                merged[path] = _kept(path, value)
+        merged = {_key_of(tuple(entry["path"]), entry): entry for entry in state}
+        for key in before.keys() - small.keys():
+            if _is_rebound(before[key]):
+                del merged[key]
+        for key, value in small.items():
+            if not _same(before.get(key), value):
+                merged[key] = _kept(key[-1] if _is_rebound(value) else key, value)
         return list(merged.values())
 
     def load_state_dict(self, state: list[dict[str, Any]], *, is_shared: bool = False) -> None:
@@ -232,19 +249,26 @@ class Attributes:
             is_shared: Whether it is the present state of another task, so that it is no news that
                 the orders are other ones.
         """
-        entries = {
-            tuple(entry["path"]): entry for entry in state if entry.get("process") != _process()
-        }
+        entries = [entry for entry in state if entry.get("process") != _process()]
+        rebound = {tuple(entry["path"]): entry for entry in entries if _is_rebound(entry)}
+        values = {tuple(entry["path"]): entry for entry in entries if not _is_rebound(entry)}
+        plain = {path for path, entry in values.items() if "value" in entry}
         with self.one_look():
-            lost = self._reset(entries)
+            lost = self._reset_places(rebound.keys() | plain)
         with self.one_look():
-            lost += self._give(entries)
+            lost += self._reset(values)
+        with self.one_look():
+            lost += self._bind({path: tuple(e[IS]) for path, e in rebound.items() if IS in e})
+        with self.one_look():
+            lost += self._give(values)
+        with self.one_look():
+            lost += self._unbind([path for path, entry in rebound.items() if GONE in entry])
         if lost:
             warn_user(
                 f"The snapshot's state of a {type(self._owner).__name__} was not restored "
                 f"completely: {listed(lost)} could not be set, and is left as it is."
             )
-        replaced = [] if is_shared else self._replaced_orders(entries)
+        replaced = [] if is_shared else self._replaced_orders(values)
         if replaced:
             warn_user(
                 f"The program has made a {type(self._owner).__name__} with another order of "
@@ -299,10 +323,97 @@ class Attributes:
             {leaf.path: self._begun[leaf.path] for leaf in changed if leaf.path in self._begun}
         )
         return [
-            name_of(path)
-            for path, value, _ in changed
-            if self._can_keep(value) and path in there and path not in self._begun
+            name_of(leaf.path)
+            for leaf in changed
+            if self._can_keep(leaf) and leaf.path in there and leaf.path not in self._begun
         ]
+
+    def _reset_places(self, kept: Container[AttributePath]) -> list[str]:
+        """Puts the objects of the baseline back into their places, and values into empty ones.
+
+        Args:
+            kept: The paths that are left as they are, since a saved state has them.
+
+        Returns:
+            The names of the places that can't be reset.
+        """
+        paths = [p for p, _ in self._rebound() if p not in kept and p[0] != _IN_CODE]
+        held = {path: path for path in paths if self._bindings.at(path) is not None}
+        values = {
+            path: self._begun[path] for path in paths if path in self._begun and path not in held
+        }
+        others = [path for path in paths if path not in held and path not in values]
+        lost = self._bind(held) + self._unbind(others)
+        for path, entry in values.items():
+            if not put(self._holder_of(path), path[-1], decode(entry["value"])):
+                lost.append(name_of(path))
+        return lost
+
+    def _bind(self, homes: dict[AttributePath, AttributePath]) -> list[str]:
+        """Puts objects of the baseline into places.
+
+        Args:
+            homes: The homes of the objects (`bindings.py`), by the paths of the places.
+
+        Returns:
+            The names of the places that can't be set.
+        """
+        lost = []
+        for path, home in homes.items():
+            holder, value = self._holder_of(path), self._bindings.at(home)
+            may_set = holder is not None and value is not None and self._may_bind(path, holder)
+            if not may_set or not bind(holder, path[-1], value):
+                lost.append(name_of(path))
+        return lost
+
+    def _unbind(self, paths: list[AttributePath]) -> list[str]:
+        """Deletes what is at paths, and returns the names of the places where this can't be done.
+
+        Items of lists are deleted from the last one on.
+        """
+        lost = []
+        for path in reversed(paths):
+            holder = self._holder_of(path)
+            if holder is None or not self._may_bind(path, holder) or not unbind(holder, path[-1]):
+                lost.append(name_of(path))
+        return lost
+
+    def _holder_of(self, path: AttributePath) -> Any:
+        """Returns the `__dict__`, list, tuple or dict that has, or may get, the value at a path.
+
+        This may be a list or dict that does not yet hold any object. The result is None if there is
+        no such holder.
+        """
+        plain = {leaf.path: leaf.value for leaf in self._leaves() if type(leaf.value) in _SEARCHED}
+        return (plain | dict(self._holders())).get(path[:-1])
+
+    def _rebound(self, shallow: bool = False) -> Iterator[tuple[AttributePath, dict[str, Any]]]:
+        """Yields the places where objects of the baseline are that were not, and the empty ones.
+
+        Each has an entry for the state.
+
+        Args:
+            shallow: Whether to leave out large containers.
+        """
+        for path, holder in self._holders(shallow):
+            for key, value in self._entries(path, holder):
+                if self._bindings.has_moved((*path, key), value):
+                    yield (*path, key), {IS: list(self._bindings.home_of(value, ()))}
+            for place in self._bindings.missing(path, holder):
+                if place != (_IN_CODE,):
+                    yield place, {GONE: True}
+
+    def _is_displaced(self, path: AttributePath) -> bool:
+        """Returns whether the object that was at a path at the baseline is still in another place.
+
+        Then the state of a new object at this path cannot be given to it.
+        """
+        held = self._bindings.at(path)
+        if held is None:
+            return False
+        roots = (self._owner, *Names(self._names).values())
+        is_at_home = self._bindings.home_of(held, path) == path
+        return not is_at_home or refers_to(roots, held, self._owner, self._foreign)
 
     def _give(self, entries: dict[AttributePath, Any]) -> list[str]:
         """Sets values of the object to those of a saved state.
@@ -316,9 +427,14 @@ class Attributes:
         for path, model in list(self._models()):
             begin = len(path)
             build_optimizers(model, [each[begin:] for each in entries if each[:begin] == path])
-        places = {leaf.path: leaf.value for leaf in self._leaves()}
-        holders = dict(self._holders())
-        classes = {(): type(self._owner), **{path: type(value) for path, value in self._objects()}}
+        # What has a home is there, even if it cannot be reached from the object any more.
+        homes = dict(self._bindings.homes())
+        places = homes | {leaf.path: leaf.value for leaf in self._leaves()}
+        owned = {path: fields_of(value) for path, value in homes.items() if self._is_own(value)}
+        holders = owned | dict(self._holders())
+        classes = {
+            self._bindings.home_of(value, path): type(value) for path, value in self._objects()
+        } | {(): type(self._owner)}
         lost = []
         for path, entry in entries.items():
             if _state_in(entry) is not None and holds_state(places.get(path)):
@@ -331,7 +447,7 @@ class Attributes:
                 and not is_generator(places.get(path))
                 and path[:-1] in holders
                 and self._may_set(path, holders[path[:-1]], classes.get(path[:-1]))
-                and _put(holders[path[:-1]], path[-1], decode(entry["value"]))
+                and put(holders[path[:-1]], path[-1], decode(entry["value"]))
             ):
                 lost.append(name_of(path))
         return lost
@@ -347,15 +463,24 @@ class Attributes:
             holder: The `__dict__`, list, tuple or dict that will contain the value.
             cls: The class of the object if `holder` is its `__dict__`, otherwise None.
         """
+        name = path[-1]
+        if not self._may_bind(path, holder):
+            return False
+        of_class = getattr(cls, name, None) if cls is not None and isinstance(name, str) else None
+        return not callable(of_class) and not callable(dict(items_of(holder)).get(name))
+
+    def _may_bind(self, path: AttributePath, holder: Any) -> bool:
+        """Returns whether another object of the program's may be put at a path, or none.
+
+        Args:
+            path: The path.
+            holder: The `__dict__`, list, tuple or dict that contains the value at the path.
+        """
         if any(isinstance(part, str) and part.startswith("__") for part in path):
             return False
         if path[0] != _IN_CODE and not self._looks(path[0]):
             return False
-        name = path[-1]
-        if isinstance(holder, Names) and name not in holder.known:
-            return False
-        of_class = getattr(cls, name, None) if cls is not None and isinstance(name, str) else None
-        return not callable(of_class) and not callable(dict(_items(holder)).get(name))
+        return not isinstance(holder, Names) or path[-1] in holder.known
 
     def _is_of_keras(self, path: AttributePath) -> bool:
         """Returns whether a value is in one of Keras' callbacks, which makes it anew by itself."""
@@ -368,21 +493,29 @@ class Attributes:
     def _has_changed(self, path: AttributePath, value: Any) -> bool:
         return self._baseline.get(path) != self._mark(value)
 
-    def _can_keep(self, value: Any, largest: int = LARGEST) -> bool:
+    def _can_keep(self, leaf: _Leaf, largest: int = LARGEST) -> bool:
+        value = leaf.value
         if self._is_begun and is_iterator(value) and id(value) not in self._iterators:
             return False  # a new process has none whose position could be set
         if holds_state(value):
-            return nbytes_of(value) <= largest
+            is_new = not self._bindings.knows(value) and self._is_displaced(leaf.path)
+            return nbytes_of(value) <= largest and not is_new
         known = self._known.at(value)
         return known.is_exact and known.size <= largest
 
     def _leaves(self, shallow: bool = False) -> Iterator[_Leaf]:
+        seen: set[int] = set()
         for path, holder in self._holders(shallow):
             for key, value in self._entries(path, holder):
+                if self._bindings.knows(value):
+                    if id(value) in seen:
+                        continue
+                    seen.add(id(value))
+                place = self._bindings.home_of(value, (*path, key))
                 if isinstance(value, OF_KERAS):
-                    yield from self._variables((*path, key), value, holder)
+                    yield from self._variables(place, value, holder)
                 elif not self._is_entered((*path, key), value, shallow):
-                    yield _Leaf((*path, key), value, holder)
+                    yield _Leaf(place, value, holder)
 
     def _variables(self, path: AttributePath, value: Any, holder: Any) -> Iterator[_Leaf]:
         """Yields the variables of an object of Keras.
@@ -397,18 +530,24 @@ class Attributes:
                 yield _Leaf(place, variable, holder)
 
     def _objects(self) -> Iterator[tuple[AttributePath, Any]]:
-        """Yields each object of the user's classes that is searched for state, with its path."""
+        """Yields each object that no file can hold, with its path, and once more at each other one.
+
+        These are objects of the user's classes, generators and variables, and objects of Keras.
+        """
         for path, holder in self._holders():
             for key, value in self._entries(path, holder):
-                if is_own(value, self._owner):
+                if self._is_own(value) or holds_state(value) or isinstance(value, OF_KERAS):
                     yield (*path, key), value
+
+    def _is_own(self, value: Any) -> bool:
+        return is_own(value, self._owner)
 
     def _models(self) -> Iterator[tuple[AttributePath, keras.Model]]:
         """Yields each model that is not the trained one, with its path."""
         for path, holder in self._holders():
             for key, value in self._entries(path, holder):
                 if isinstance(value, keras.Model):
-                    yield (*path, key), value
+                    yield self._bindings.home_of(value, (*path, key)), value
 
     def _holders(self, shallow: bool = False) -> Iterator[tuple[AttributePath, Any]]:
         """Yields each `__dict__`, list, tuple and dict that is searched for state, with its path.
@@ -428,7 +567,7 @@ class Attributes:
                 if id(item) not in seen and self._is_entered((*path, key), item, shallow):
                     seen.add(id(item))
                     inside = item if type(item) in _SEARCHED else fields_of(item)
-                    stack.append(((*path, key), inside))
+                    stack.append((self._bindings.home_of(item, (*path, key)), inside))
 
     def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
         """Returns the keys and values in a `__dict__` or container, without those to be skipped.
@@ -444,7 +583,7 @@ class Attributes:
         """
         return [
             (key, value)
-            for key, value in _items(holder)
+            for key, value in items_of(holder)
             if (path or self._looks(key)) and id(value) not in self._foreign
             if is_open_to_looks(value) and not is_derived(holder, key)
         ]
@@ -458,8 +597,8 @@ class Attributes:
         saved as a whole because they hold random generators, variables or Keras objects, or a few
         objects of the user's that are those of the baseline, or because they are a `defaultdict`
         with a function of the user's. It is False for all other values, for dicts whose keys are
-        not all strings and integers, for values that are nested too deep, and for an object in
-        whose place there was none of its class at the baseline.
+        not all strings and integers, for values that are nested too deep, and for a new object in
+        whose place there was none of its class at the baseline, or one that is elsewhere now.
 
         Args:
             path: The path of the value. Its length tells how deep the value is nested.
@@ -471,11 +610,14 @@ class Attributes:
         if type(value) in _SEARCHED:
             if shallow and elements(value, _FEW) >= _FEW:
                 return False
-            if self._known.at(value).is_exact or len(_items(value)) < len(value):
+            if self._known.at(value).is_exact or len(items_of(value)) < len(value):
                 return False
             return holds_only_state(value) or self._holds_same_objects(path, value)
-        known = self._kinds is None or self._kinds.get(path) is _kind_of(value)
-        return known and is_own(value, self._owner)
+        if not self._is_own(value):
+            return False
+        if self._kinds is None or self._bindings.knows(value):
+            return True
+        return self._kinds.get(path) is _kind_of(value) and not self._is_displaced(path)
 
     def _holds_same_objects(self, path: AttributePath, container: Any) -> bool:
         """Returns whether a container holds a few objects of the user's, as at the baseline.
@@ -483,7 +625,7 @@ class Attributes:
         Then a new process makes the same objects, and each gets its state. If objects were added,
         replaced or put into another order, the container cannot be restored.
         """
-        items = [item for _, item in _items(container)]
+        items = [item for _, item in items_of(container)]
         if len(container) > _MOST_OBJECTS or not any(is_own(i, self._owner) for i in items):
             return False
         others = [item for item in items if not is_exact(item)]
@@ -522,12 +664,6 @@ def _is_name(part: Any) -> bool:
     return isinstance(part, str) and part.isidentifier()
 
 
-def _items(holder: Any) -> list[tuple[Any, Any]]:
-    if isinstance(holder, dict):
-        return [(k, v) for k, v in list(holder.items()) if type(k) in (str, int)]
-    return list(enumerate(holder))
-
-
 def check_entries(state: list[dict[str, Any]]) -> None:
     """Checks that the values of an object's state, which was read from a file, can be decoded.
 
@@ -540,7 +676,7 @@ def check_entries(state: list[dict[str, Any]]) -> None:
     for entry in state:
         if _state_in(entry) is not None:
             check_state(decode(_state_in(entry)))
-        else:
+        elif not _is_rebound(entry):
             decode(entry["value"])
 
 
@@ -564,42 +700,22 @@ def _entry(value: Any) -> dict[str, Any]:
     return {"state": read(value)} if holds_state(value) else {"value": encode(value)}
 
 
+def _is_rebound(entry: dict[str, Any]) -> bool:
+    """Returns whether an entry tells which object is at its path, or that none is."""
+    return IS in entry or GONE in entry
+
+
+def _key_of(path: AttributePath, entry: dict[str, Any]) -> AttributePath:
+    """Returns a key for an entry: the path of its value, or another one for the place itself.
+
+    An object that was moved has its state at the path of its home, where another one may be now.
+    """
+    return ("place", path) if _is_rebound(entry) else path
+
+
 def _state_in(entry: dict[str, Any]) -> Any:
     """Returns the encoded state of a generator or variable, or the position of an iterator."""
     return entry.get("state", entry.get("position"))
-
-
-def _put(holder: Any, key: Any, value: Any) -> bool:
-    """Sets an item of a dict, list or tuple, in place if possible.
-
-    Args:
-        holder: The dict, list or tuple. A tuple's item can only be changed in place.
-        key: The key or index of the item.
-        value: The new value.
-
-    Returns:
-        Whether the item could be set.
-    """
-    inside: Any = dict(_items(holder)).get(key)
-    if _fits(inside, value):
-        inside[...] = value
-    elif type(inside) is type(value) and type(value) in (list, bytearray, python_arrays.array):
-        inside[:] = value
-    elif type(inside) is type(value) and type(value) in (set, *DICTS):
-        inside.clear()
-        inside.update(value)
-    elif isinstance(holder, dict) or (isinstance(holder, list) and key < len(holder)):
-        holder[key] = value
-    else:
-        return False
-    return True
-
-
-def _fits(inside: Any, value: Any) -> bool:
-    if not isinstance(inside, np.ndarray) or not isinstance(value, np.ndarray):
-        return False
-    same = inside.shape == value.shape and inside.dtype == value.dtype
-    return same and bool(inside.flags.writeable)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -73,6 +73,15 @@ class Name(NamedTuple):
         held = self.holder if isinstance(self.holder, dict) else vars(self.holder)
         return held.get(self.key, _ABSENT)
 
+    def delete(self) -> None:
+        """Deletes the variable."""
+        if isinstance(self.holder, CellType):
+            del self.holder.cell_contents
+        elif isinstance(self.holder, dict):
+            del self.holder[self.key]
+        else:
+            delattr(self.holder, self.key)
+
     def put(self, value: Any) -> None:
         """Sets the variable to a value."""
         if isinstance(self.holder, CellType):
@@ -86,7 +95,7 @@ class Name(NamedTuple):
 class Names(dict[str, Any]):
     """The values that variables had when this dict was created, by the variables' names.
 
-    Setting an item sets the variable, too.
+    Setting or deleting an item sets or deletes the variable, too.
     """
 
     def __init__(self, names: list[Name]) -> None:
@@ -102,6 +111,10 @@ class Names(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)
         self._names[name].put(value)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        self._names[name].delete()
 
 
 def names_in(owner: Any) -> list[Name]:

@@ -7,7 +7,7 @@ import enum
 import io
 import queue
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import count
 from types import GeneratorType, ModuleType, SimpleNamespace
 from typing import Any
@@ -160,6 +160,18 @@ def reached(owner: Any, foreign: Container[int]) -> set[int]:
         named = [value for value in named if is_generator(value)]
     items = (item for root in (owner, *named) for item in _walk(root, owner, foreign))
     return {id(item) for item in items if not _is_fixed(item)}
+
+
+def refers_to(roots: Iterable[Any], value: Any, owner: Any, foreign: Container[int]) -> bool:
+    """Returns whether a value is among some objects, or inside of them at any depth.
+
+    Args:
+        roots: The objects.
+        value: The value.
+        owner: The object that is searched for state; classes in its module count as the program's.
+        foreign: Ids (as of `id`) of objects to leave out, together with what is inside of them.
+    """
+    return any(item is value for root in roots for item in _walk(root, owner, foreign))
 
 
 def _is_fixed(value: Any) -> bool:

@@ -187,6 +187,12 @@ WRONG: dict[str, Callable[[State], None]] = {
     "an order without a value": set_at(
         "callbacks", 0, "attributes", value=[{"path": ["a"], "state": 1, "as made": True}]
     ),
+    "an attribute that is and is gone": set_at(
+        "callbacks", 0, "attributes", value=[{"path": ["a"], "is": ["b"], "gone": True}]
+    ),
+    "an attribute that is nowhere": set_at(
+        "callbacks", 0, "attributes", value=[{"path": ["a"], "is": "b"}]
+    ),
     "passes without an end": set_at("data", "begun", value=10**12),
     "a pass that is a text": set_at("data", "begun", value="1"),
     "batches without an end": set_at("data", "taken", value=10**12),
