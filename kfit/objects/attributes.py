@@ -19,6 +19,7 @@ from __future__ import annotations
 import operator
 import os
 import uuid
+from collections import deque
 from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ import keras
 import numpy as np
 
 from kfit.heartbeat.tracebacks import warn_user
+from kfit.objects.aliases import aliases_in, is_mutable, value_at
 from kfit.objects.bindings import GONE, IS, Bindings
 from kfit.objects.fields import fields_of, is_derived
 from kfit.objects.handles import is_handle, is_open_to_looks
@@ -120,6 +122,7 @@ class Attributes:
         self._baseline: dict[AttributePath, Any] = {}
         self._members: dict[AttributePath, list[Any]] = {}
         self._iterators: dict[int, Any] = {}
+        self._aliases: dict[AttributePath, AttributePath] = {}
         self._is_begun = False
         with self.one_look():
             objects = list(self._objects())
@@ -131,6 +134,7 @@ class Attributes:
                 for leaf in self._leaves()
                 if self._can_keep(leaf, _SMALL) and not is_generator(leaf.value)
             }
+            self._aliases = self._aliases_now()
             self._iterators = {
                 id(leaf.value): leaf.value for leaf in self._leaves() if is_iterator(leaf.value)
             }
@@ -161,7 +165,29 @@ class Attributes:
                     state.append(_kept(path, _entry(value)))
                 elif path[0] != _IN_CODE and is_order(value):  # constants may look like one
                     state.append({**_kept(path, _entry(value)), _AS_MADE: True})
-            return state + [_kept(path, entry) for path, entry in self._rebound()]
+            state += [_kept(path, entry) for path, entry in self._rebound()]
+            return state + self._new_aliases({tuple(entry["path"]) for entry in state})
+
+    def _new_aliases(self, saved: Container[AttributePath]) -> list[dict[str, Any]]:
+        """Returns entries for places with one mutable value, unless a new process makes it so.
+
+        Args:
+            saved: The paths of the values that are saved.
+        """
+        return [
+            _kept(path, {IS: list(first)})
+            for path, first in self._aliases_now().items()
+            if self._aliases.get(path) != first
+            or any(path[:end] in saved for end in range(1, len(path) + 1))
+        ]
+
+    def _aliases_now(self) -> dict[AttributePath, AttributePath]:
+        return aliases_in(
+            ((*leaf.path, *inner), part)
+            for leaf in self._leaves()
+            if self._can_keep(leaf) and not holds_state(leaf.value)
+            for inner, part in self._known.at(leaf.value).parts
+        )
 
     def unsaved(self) -> list[str]:
         """Returns the names and classes of values that have changed but can't be saved.
@@ -226,10 +252,26 @@ class Attributes:
         for key in before.keys() - small.keys():
             if _is_rebound(before[key]):
                 del merged[key]
-        for key, value in small.items():
-            if not _same(before.get(key), value):
-                merged[key] = _kept(key[-1] if _is_rebound(value) else key, value)
-        return list(merged.values())
+        changed = {key for key, value in small.items() if not _same(before.get(key), value)}
+        for key in changed:
+            value = small[key]
+            merged[key] = _kept(key[-1] if _is_rebound(value) else key, value)
+        return [entry for entry in merged.values() if not self._is_old_alias(entry, changed)]
+
+    def _is_old_alias(self, entry: dict[str, Any], changed: Container[AttributePath]) -> bool:
+        """Returns whether an entry tells that two places have one value, of which one has changed.
+
+        Then they may be two by now.
+
+        Args:
+            entry: The entry.
+            changed: The paths of the values that have changed since the entry was made.
+        """
+        paths = [tuple(entry["path"]), tuple(entry.get(IS, ()))]
+        if self._bindings.at(paths[1]) is not None:
+            return False
+        inner = [path[:end] for path in paths for end in range(1, len(path) + 1)]
+        return IS in entry and any(path in changed for path in inner)
 
     def load_state_dict(self, state: list[dict[str, Any]], *, is_shared: bool = False) -> None:
         """Restores the object's state; arrays, lists, dicts and generators in place if possible.
@@ -257,10 +299,16 @@ class Attributes:
             lost = self._reset_places(rebound.keys() | plain)
         with self.one_look():
             lost += self._reset(values)
+        bound = {path: tuple(entry[IS]) for path, entry in rebound.items() if IS in entry}
+        moved = {
+            path: place for path, place in bound.items() if self._bindings.at(place) is not None
+        }
         with self.one_look():
-            lost += self._bind({path: tuple(e[IS]) for path, e in rebound.items() if IS in e})
+            lost += self._bind(moved)
         with self.one_look():
             lost += self._give(values)
+        with self.one_look():
+            lost += self._bind({path: bound[path] for path in bound if path not in moved})
         with self.one_look():
             lost += self._unbind([path for path, entry in rebound.items() if GONE in entry])
         if lost:
@@ -350,19 +398,23 @@ class Attributes:
         return lost
 
     def _bind(self, homes: dict[AttributePath, AttributePath]) -> list[str]:
-        """Puts objects of the baseline into places.
+        """Puts objects of the baseline, or values that are already in other places, into places.
 
         Args:
-            homes: The homes of the objects (`bindings.py`), by the paths of the places.
+            homes: The homes of the objects (`bindings.py`), or the other places of the values, by
+                the paths of the places.
 
         Returns:
             The names of the places that can't be set.
         """
         lost = []
         for path, home in homes.items():
-            holder, value = self._holder_of(path), self._bindings.at(home)
-            may_set = holder is not None and value is not None and self._may_bind(path, holder)
-            if not may_set or not bind(holder, path[-1], value):
+            holder, value, may = self._holder_of(path), self._bindings.at(home), self._may_bind
+            if value is None:
+                found = value_at(self._places(), home)
+                value, may = found if is_mutable(found) else None, self._may_set
+            is_there = holder is not None and value is not None
+            if not is_there or not may(path, holder) or not bind(holder, path[-1], value):
                 lost.append(name_of(path))
         return lost
 
@@ -384,8 +436,11 @@ class Attributes:
         This may be a list or dict that does not yet hold any object. The result is None if there is
         no such holder.
         """
-        plain = {leaf.path: leaf.value for leaf in self._leaves() if type(leaf.value) in _SEARCHED}
-        return (plain | dict(self._holders())).get(path[:-1])
+        found = value_at(self._places(), path[:-1])
+        return found if isinstance(found, (*_SEARCHED, deque)) else None
+
+    def _places(self) -> dict[AttributePath, Any]:
+        return {leaf.path: leaf.value for leaf in self._leaves()} | dict(self._holders())
 
     def _rebound(self, shallow: bool = False) -> Iterator[tuple[AttributePath, dict[str, Any]]]:
         """Yields the places where objects of the baseline are that were not, and the empty ones.
@@ -432,9 +487,7 @@ class Attributes:
         places = homes | {leaf.path: leaf.value for leaf in self._leaves()}
         owned = {path: fields_of(value) for path, value in homes.items() if self._is_own(value)}
         holders = owned | dict(self._holders())
-        classes = {
-            self._bindings.home_of(value, path): type(value) for path, value in self._objects()
-        } | {(): type(self._owner)}
+        apart = self._apart(entries)
         lost = []
         for path, entry in entries.items():
             if _state_in(entry) is not None and holds_state(places.get(path)):
@@ -446,31 +499,48 @@ class Attributes:
                 "value" in entry
                 and not is_generator(places.get(path))
                 and path[:-1] in holders
-                and self._may_set(path, holders[path[:-1]], classes.get(path[:-1]))
-                and put(holders[path[:-1]], path[-1], decode(entry["value"]))
+                and self._may_set(path, holders[path[:-1]])
+                and (bind if id(places.get(path)) in apart else put)(
+                    holders[path[:-1]], path[-1], decode(entry["value"])
+                )
             ):
                 lost.append(name_of(path))
         return lost
 
-    def _may_set(self, path: AttributePath, holder: Any, cls: type | None) -> bool:
+    def _apart(self, entries: dict[AttributePath, Any]) -> set[int]:
+        """Returns the ids of values that are at several places now, which get different values.
+
+        They must not be set in place.
+
+        Args:
+            entries: The encoded values that will be set, by their paths.
+        """
+        first: dict[int, AttributePath] = {}
+        apart = set()
+        for path, value, _ in self._leaves():
+            if path[0] != _IN_CODE and is_mutable(value):
+                one = entries.get(first.setdefault(id(value), path), {})
+                if not _same(one.get("value"), entries.get(path, {}).get("value")):
+                    apart.add(id(value))
+        return apart
+
+    def _may_set(self, path: AttributePath, holder: Any) -> bool:
         """Returns whether a value of a saved state may be set at a path.
 
-        A file could name any path. No part of the path may be a special name, such as `__class__`,
-        or an attribute that is not searched; and no method or function is replaced by a value.
+        A file could name any path. No function or other callable is replaced by a value.
 
         Args:
             path: The path of the value.
             holder: The `__dict__`, list, tuple or dict that will contain the value.
-            cls: The class of the object if `holder` is its `__dict__`, otherwise None.
         """
-        name = path[-1]
-        if not self._may_bind(path, holder):
-            return False
-        of_class = getattr(cls, name, None) if cls is not None and isinstance(name, str) else None
-        return not callable(of_class) and not callable(dict(items_of(holder)).get(name))
+        is_called = callable(dict(items_of(holder)).get(path[-1]))
+        return not is_called and self._may_bind(path, holder)
 
     def _may_bind(self, path: AttributePath, holder: Any) -> bool:
         """Returns whether another object of the program's may be put at a path, or none.
+
+        A file could name any path. No part of the path may be a special name, such as `__class__`,
+        or an attribute that is not searched; and no method is replaced.
 
         Args:
             path: The path.
@@ -480,7 +550,10 @@ class Attributes:
             return False
         if path[0] != _IN_CODE and not self._looks(path[0]):
             return False
-        return not isinstance(holder, Names) or path[-1] in holder.known
+        if isinstance(holder, Names) and path[-1] not in holder.known:
+            return False
+        owner = self._owner if not path[:-1] else self._bindings.at(path[:-1])
+        return not isinstance(path[-1], str) or not callable(getattr(type(owner), path[-1], None))
 
     def _is_of_keras(self, path: AttributePath) -> bool:
         """Returns whether a value is in one of Keras' callbacks, which makes it anew by itself."""

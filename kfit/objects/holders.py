@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array as python_arrays
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,14 @@ def put(holder: Any, key: Any, value: Any) -> bool:
 
 
 def bind(holder: Any, key: Any, value: Any) -> bool:
-    """Lets an item of a dict or list be an object; a list may become longer by one.
+    """Lets an item of a dict, list or deque be an object; a list may become longer by one.
 
     Returns:
         Whether the item could be set. That of a tuple cannot.
     """
     if isinstance(holder, list) and key == len(holder):
         holder.append(value)
-    elif isinstance(holder, dict) or (isinstance(holder, list) and key < len(holder)):
+    elif isinstance(holder, dict) or (isinstance(holder, list | deque) and key < len(holder)):
         holder[key] = value
     else:
         return False

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from kfit.objects.aliases import Path, parts_of
 from kfit.objects.plain_objects import mark_of
 from kfit.objects.values import DICTS, elements, is_exact, size_of
 
@@ -101,6 +102,11 @@ class Known:
     def size(self) -> int:
         """The estimated number of bytes that the value takes; see `values.size_of`."""
         return size_of(self._value)
+
+    @cached_property
+    def parts(self) -> list[tuple[Path, Any]]:
+        """What in the value may change in place, by paths; none if it cannot be saved."""
+        return list(parts_of(self._value)) if self.is_exact else []
 
     @cached_property
     def mark(self) -> Any:

@@ -15,6 +15,9 @@ class Phase:
     def __init__(self, name: str) -> None:
         self.name, self.steps = name, 0
 
+    def made(self) -> None:
+        """No method is replaced."""
+
     def __call__(self) -> None:
         """Such an object may be called, as a schedule is."""
 
@@ -27,6 +30,9 @@ class Owner:
         self.drawn = [np.random.default_rng(seed) for seed in range(3)]
         self.free: list[Any] = []
         self.flag, self.pair = True, (Phase("left"), Phase("right"))
+
+    def made(self) -> None:
+        """No method is replaced."""
 
 
 class Reordered(Owner):
@@ -199,14 +205,16 @@ def test_a_place_that_cannot_be_set_is_told() -> None:
     owner = Owner()
     state = [
         {"path": ["pair", 0], "is": ["main"]},
-        {"path": ["phase"], "is": ["nothing"]},
+        {"path": ["phase"], "is": ["free"]},
+        {"path": ["late"], "is": ["nothing"]},
+        {"path": ["made"], "is": ["main"]},
+        {"path": ["main", "made"], "gone": True},
         {"path": ["__class__"], "is": ["main"]},
         {"path": ["pair", 1], "gone": True},
         {"path": ["__dict__"], "gone": True},
     ]
-    with pytest.warns(
-        UserWarning, match=r"pair\[0\], phase, __class__ and 2 more could not be set"
-    ):
+    told = r"pair\[0\], made, __class__ and 5 more could not be set"
+    with pytest.warns(UserWarning, match=told):
         Attributes(owner).load_state_dict(state)
     assert seen(owner) == seen(Owner())
 
