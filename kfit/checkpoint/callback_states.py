@@ -43,6 +43,7 @@ from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.callbacks import choose_comparison, set_counted_batches
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
+from kfit.objects.holders import put
 
 _RESUMED_AT = "resumed_at"
 """The attribute that kfit adds to a History: how many epochs were done at each resume."""
@@ -371,7 +372,7 @@ class CallbackStates:
         else:
             for attribute in _remembered(callback):
                 if attribute in state:
-                    setattr(callback, attribute, state[attribute])
+                    put(vars(callback), attribute, state[attribute])  # in place, if others hold it
             if state.get("best") is not None:
                 choose_comparison(callback)
         if isinstance(callback, keras.callbacks.History):

@@ -469,3 +469,16 @@ def test_a_state_that_was_given_back_may_be_written_to() -> None:
         states.load_state_dict([callback], kept, epoch=0)
         assert callback.buffer.tolist() == [0, 0, 0]
         callback.buffer += 1
+
+
+class Reads(keras.callbacks.Callback):
+    """Holds what the History has."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.history = self.model.history.history
+
+
+def test_what_others_hold_of_a_history_is_restored_in_place(job: Job, tmp_path: Any) -> None:
+    ((again, alone),) = resumed(job, tmp_path, lambda: [Reads()])
+    assert again.history == alone.history
+    assert {len(values) for values in again.history.values()} == {3}
