@@ -33,6 +33,9 @@ _RUN_MODULE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_modu
 # Seconds to read the output still in the pipe of a task that has ended. A process that the task has
 # moved to a session of its own may keep the pipe open for much longer.
 _DRAIN = 2.0
+# The same while nobody reads the output of `kfit run`, and seconds between two looks whether
+# somebody does.
+_DRAIN_UNREAD, _LOOK_EVERY = 5.0, 0.1
 _PR_SET_PDEATHSIG = 1
 
 
@@ -136,6 +139,7 @@ class Generation:
         attempt: int = 1,
     ) -> None:
         self._commands = commands
+        self._output = output
         names = [command.name for command in commands]
         self._streams = TaskStreams(names, output, prefix=prefix, logs=logs, attempt=attempt)
         # Several tasks cannot share a keyboard or a pipe.
@@ -220,10 +224,17 @@ class Generation:
                     _kill_group(process.pid)
 
     def drain(self) -> None:
-        """Waits until the output of ended tasks is printed, but for at most 2 s."""
-        deadline = time.monotonic() + _DRAIN
+        """Waits until the output of ended tasks is printed, but for at most 2 s.
+
+        It waits for up to 5 s if the output of this process is read slowly or not at all.
+        """
+        now = time.monotonic()
+        end, latest_end = now + _DRAIN, now + _DRAIN_UNREAD
         for thread in (*self._waiters, *self._streams.threads):
-            thread.join(max(0.0, deadline - time.monotonic()))
+            while thread.is_alive() and (now := time.monotonic()) < end:
+                thread.join(min(_LOOK_EVERY, end - now))
+                if self._output.is_blocked():
+                    end = min(latest_end, time.monotonic() + _DRAIN)
 
     def close(self) -> None:
         """Removes the files in which tasks reported their progress; all tasks must have ended."""

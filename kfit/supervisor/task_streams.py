@@ -156,7 +156,7 @@ class TaskStreams:
                 self._logs[name].write("stderr", line)
             if is_shown:
                 prefix = _prefix_of(name) if self._prefix else ""
-                self._output.write(self._output.stderr, f"{prefix}{line}".rstrip())
+                self._output.tell(self._output.stderr, f"{prefix}{line}".rstrip())
 
     def close(self) -> None:
         """Closes the logs, when all tasks have ended."""
