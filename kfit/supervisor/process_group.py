@@ -148,7 +148,7 @@ class Generation:
         self._heartbeats = heartbeats
         self._on_exit = on_exit
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._waiters: list[threading.Thread] = []
+        self._waiters: dict[str, threading.Thread] = {}
         # Held while tasks are signalled, and while one is reaped: after it is reaped, its process
         # id may belong to another process.
         self._reaping = threading.Lock()
@@ -172,32 +172,54 @@ class Generation:
     def start(self) -> None:
         """Starts the processes of all tasks.
 
+        If an error is raised, the tasks that were started before are killed.
+
         Raises:
-            TaskStartError: If a program cannot be run. Tasks that were started before are killed.
+            TaskStartError: If a program cannot be run, or the system has no more threads.
         """
-        # All processes are started before the first thread, since a fork in a process with threads
-        # is a risk. Threads of an earlier generation may be left, but they only read a pipe and
-        # hold no lock.
-        for command in self._commands:
-            try:
-                self._processes[command.name] = self._spawn(command)
-            except OSError as error:
-                self.kill()
-                for process in self._processes.values():
-                    process.wait()
-                self._streams.give_up()
-                raise TaskStartError(
-                    f"{command.name} could not be started: {command.argv[0]}: {error.strerror}"
-                ) from None
-            reach(Site.TASK_STARTED)
-        self._streams.close_writers()
-        shows_all = {command.name: _shows_all(command.env) for command in self._commands}
-        for name, process in self._processes.items():
-            self._reaper.add(process.pid)
-            self._streams.begin(name, shows_all=shows_all[name])
-            waiter = threading.Thread(target=self._wait_for, args=(name, process), daemon=True)
-            self._waiters.append(waiter)
+        try:
+            # All processes are started before the first thread, since a fork in a process with
+            # threads is a risk. Threads of an earlier generation may be left, and one that prints,
+            # but they hold no lock that the new process needs.
+            for command in self._commands:
+                self._start_process(command)
+            self._streams.close_writers()
+            for command in self._commands:
+                self._start_threads(command)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _start_process(self, command: TaskCommand) -> None:
+        try:
+            self._processes[command.name] = self._spawn(command)
+        except OSError as error:
+            raise TaskStartError(
+                f"{command.name} could not be started: {command.argv[0]}: {error.strerror}"
+            ) from None
+        reach(Site.TASK_STARTED)
+
+    def _start_threads(self, command: TaskCommand) -> None:
+        name, process = command.name, self._processes[command.name]
+        self._reaper.add(process.pid)
+        waiter = threading.Thread(target=self._wait_for, args=(name, process), daemon=True)
+        try:
+            self._streams.begin(name, shows_all=_shows_all(command.env))
             waiter.start()
+        except RuntimeError as error:
+            raise TaskStartError(f"{name} could not be watched: {error}") from None
+        self._waiters[name] = waiter
+
+    def _give_up(self) -> None:
+        """Kills the tasks that were started, waits for their ends, and closes their streams."""
+        self.kill()
+        for name, process in self._processes.items():
+            if name in self._waiters:
+                self._waiters[name].join()
+            else:
+                process.wait()
+                self._reaper.remove(process.pid)
+        self._streams.give_up()
 
     def signal(self, signum: int, names: Collection[str] | None = None) -> None:
         """Sends a signal to the tasks that still run, but not to processes that they have started.
@@ -230,7 +252,7 @@ class Generation:
         """
         now = time.monotonic()
         end, latest_end = now + _DRAIN, now + _DRAIN_UNREAD
-        for thread in (*self._waiters, *self._streams.threads):
+        for thread in (*self._waiters.values(), *self._streams.threads):
             while thread.is_alive() and (now := time.monotonic()) < end:
                 thread.join(min(_LOOK_EVERY, end - now))
                 if self._output.is_blocked():

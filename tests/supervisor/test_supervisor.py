@@ -180,6 +180,40 @@ def test_a_program_that_cannot_be_started() -> None:
     )
 
 
+@pytest.mark.parametrize("left", range(6))
+def test_tasks_that_cannot_be_watched_are_killed(
+    monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """The system has threads for what prints, but not for all that watch the two tasks."""
+    pids, start, spawn = [], threading.Thread.start, generation_module.Generation._spawn
+
+    def spawned(tasks: Any, command: TaskCommand) -> Any:
+        process = spawn(tasks, command)
+        pids.append(process.pid)
+        return process
+
+    def start_some(thread: threading.Thread) -> None:
+        if len(pids) == 2:
+            if len(started) == left:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    started: list[threading.Thread] = []
+    before = set(os.listdir("/proc/self/fd")) if Path("/proc").exists() else set()
+    monkeypatch.setattr(generation_module.Generation, "_spawn", spawned)
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    code, _, err = supervise(task("worker 0", SLEEPS), task("worker 1", SLEEPS))
+    assert code == 127
+    name = "worker 0" if left < 3 else "worker 1"
+    assert err.endswith(f"kfit: error: {name} could not be watched: can't start new thread\n")
+    assert len(pids) == 2
+    assert all(map(is_gone, pids))
+    for thread in started:
+        thread.join(SOON)
+    assert not before or set(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_a_task_leaves_behind_ends_with_it() -> None:
     leaves = """
         import subprocess, sys
