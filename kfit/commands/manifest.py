@@ -118,7 +118,11 @@ def _add_shared(parser: argparse.ArgumentParser, memory: str) -> None:
     parser.add_argument(
         "--doctor", action="store_true", help="a job that runs `kfit doctor` on every task instead"
     )
-    parser.add_argument("--output", metavar="FILE", help="write to a file that does not exist yet")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write to a file that does not exist yet, which only you can read",
+    )
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="module", help="run a module"
     )
@@ -245,7 +249,8 @@ def _write(text: str, output: str | None) -> None:
         print(text, end="")
         return
     try:
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        # It may have the secret of the run, and values of `--env`.
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise CommandError(f"`--output` is {output!r}: {error.strerror}") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
