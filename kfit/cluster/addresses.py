@@ -70,8 +70,13 @@ def split_address(address: str, key: str = "address") -> tuple[str, int]:
                 "address in brackets, as in '[::1]:2222'"
             )
         rest = colon + rest
-    if not host or re.search(r"[\s/@\[\]]", host):
+    if not host or re.search(r"[\s\x00-\x1f\x7f/@\[\]]", host):
         raise ClusterError(f"{found}, which names no host; expected `host:port`, as 'host0:2222'")
+    if not _can_be_looked_up(host):
+        raise ClusterError(
+            f"{found}, whose host cannot be looked up: each part of a host name, between its dots, "
+            "has 1 to 63 letters, digits and hyphens"
+        )
     if not rest:
         raise ClusterError(
             f"{found}, which has no port; expected `host:port`: write {show(address + ':2222')}"
@@ -257,6 +262,15 @@ def _check_task_type(key: str, task_type: object) -> None:
 
 def _choices(values: tuple[str, ...]) -> str:
     return ", ".join(repr(value) for value in values[:-1]) + f" or {values[-1]!r}"
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Returns whether Python can encode a host name; otherwise a look-up raises no OSError."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _is_ipv6(host: str) -> bool:
