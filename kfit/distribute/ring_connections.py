@@ -135,7 +135,7 @@ class Listener:
                 if key.fileobj is self._woken:
                     return None
                 if key.fileobj in self._listeners:
-                    callers.take(cast(socket.socket, key.fileobj))
+                    callers.take(key.fileobj)
                 elif (found := callers.read(cast(socket.socket, key.fileobj))) is not None:
                     return found
             callers.drop_slow_ones()

@@ -151,6 +151,7 @@ def launch(
 
 def _on_this_host(call_files: CallFiles, workers: int, variables: Mapping[str, str]) -> Backend:
     def plan() -> list[TaskCommand]:
+        call_files.forget_result()
         commands = local_commands(
             (), workers, {**os.environ, **variables}, started_by="`kfit.launch`"
         )
@@ -175,7 +176,7 @@ def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure])
         raise _failed(call_files, failures)
     packed = call_files.result()
     if packed is None:
-        for raised in call_files.errors():
+        for raised in call_files.errors(len(failures)):  # those of the last attempt
             if raised.is_result:
                 message = raised.summary.partition(": ")[2]
                 raise LaunchError(message, task=raised.task, summary=raised.summary)

@@ -215,6 +215,7 @@ class RayTasks:
         # The first signal that was sent before all workers had started.
         self._early: int | None = None
         self._killed_at: float | None = None
+        backend.call_files.forget_result()
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 

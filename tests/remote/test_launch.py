@@ -1,5 +1,6 @@
 """`kfit.launch` on this host. Workers that need no TensorFlow do not join: they start at once."""
 
+import atexit
 import importlib
 import json
 import os
@@ -142,6 +143,28 @@ def test_restarts(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     # An error that a restart follows would be lost otherwise.
     assert "[worker 0] OSError: full" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+def test_the_result_of_an_earlier_attempt_is_none(tmp_path: Path, is_good: bool) -> None:
+    """The chief returns, then another worker fails; in the next attempt the chief just ends."""
+
+    def returns_once(ended: str) -> Any:
+        is_first = os.environ["KFIT_GENERATION"] == "0"
+        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+            if not is_first:
+                sys.exit(0)
+            atexit.register(Path(ended, "chief").touch)
+            return "old" if is_good else (i for i in [1])
+        while is_first and not Path(ended, "chief").exists():
+            time.sleep(0.05)
+        if is_first:
+            time.sleep(1.0)
+            raise ValueError("too late")
+        return None
+
+    with pytest.raises(kfit.LaunchError, match="before the function had returned"):
+        launch(returns_once, str(tmp_path), workers=2, max_restarts=1)
 
 
 def test_other_ends() -> None:
