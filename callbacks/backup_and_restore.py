@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import keras
@@ -405,7 +406,10 @@ class BackupAndRestore(TrainingCallback):
         try:
             os.makedirs(self.backup_dir, mode=0o700, exist_ok=True)
             self._lock = DirectoryLock(self.backup_dir)
-            store = Store(self.backup_dir, self.keep, check=self.training.check)
+            check = self.training.check
+            store = Store(
+                self.backup_dir, self.keep, check=check, check_own=partial(check, is_own=True)
+            )
             store.lock_count = max(store.lock_count, self._lock.lock_count)
             store.sweep()
             if at_exit.has_ended(self.backup_dir, self._lock):

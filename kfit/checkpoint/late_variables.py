@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from kfit.checkpoint.state import Part, SnapshotMismatchError, differences, entries, key_of
+from kfit.cluster.printable import printable
 from kfit.distribute import variable_values
 from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.strategy import Strategy
@@ -80,7 +81,7 @@ class LateVariables:
         if lines:
             raise SnapshotMismatchError(
                 "The first step of the model has made other variables than the snapshot holds:\n  "
-                + "\n  ".join(lines)
+                + "\n  ".join(map(printable, lines))
                 + "\nUse the `train_step` and the optimizers that the model was saved with."
             )
         own = [e.variable for e in entries(self._model) if e.part in self._parts]

@@ -80,9 +80,11 @@ def parse(text: bytes, key: bytes = b"") -> Manifest:
         key: The key with which the manifest must be signed; if empty, a signature is not looked at.
 
     Raises:
-        DamagedSnapshotError: If the manifest differs from what was written, has another format, or
-            is not signed with the key.
+        DamagedSnapshotError: If the manifest is too large, differs from what was written, has
+            another format, or is not signed with the key.
     """
+    if len(text) > LARGEST:
+        raise DamagedSnapshotError(f"{NAME} has more than {LARGEST} bytes")
     content = decoded(NAME, text)
     if not isinstance(content, dict):
         raise DamagedSnapshotError(f"{NAME} does not have the SHA-256 that it names")

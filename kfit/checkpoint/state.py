@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.snapshot import Snapshot
+from kfit.cluster.printable import printable
 from kfit.distribute import variable_values
 from kfit.distribute.owned import owned_optimizers, owned_variables
 from kfit.distribute.python_random import undisturbed
@@ -182,7 +183,7 @@ def restore(
     if lines:
         raise SnapshotMismatchError(
             f"`snapshot`, of step {snapshot.about['step']}, must be of this model; it differs:\n  "
-            + "\n  ".join(lines)
+            + "\n  ".join(map(printable, lines))
             + "\nBuild the model in the same way as the program that saved the snapshot."
         )
     give_variables(model, snapshot.state["variables"], parts, strategy)

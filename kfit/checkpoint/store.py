@@ -29,10 +29,12 @@ import mmap
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
 
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
@@ -97,6 +99,8 @@ class Store:
             must not delete this snapshot, since it will still be read. By default none is needed.
         check: A function that gets a snapshot that was read, and raises an error if the snapshot
             has another form than it must have. By default any snapshot is read.
+        check_own: A function that does the same with a snapshot that is being written, so that none
+            is written which `check` would refuse. By default `check`.
         key: The key that signs snapshots (`snapshot_manifest.py`); if it is empty, they are not
             signed. By default it is that of the environment.
 
@@ -115,6 +119,7 @@ class Store:
     files: Files = field(default_factory=Files, repr=False)
     is_needed: Callable[[SnapshotName], bool] | None = field(default=None, repr=False)
     check: Callable[[Snapshot], None] | None = field(default=None, repr=False)
+    check_own: Callable[[Snapshot], None] | None = field(default=None, repr=False)
     key: bytes = field(default_factory=snapshot_manifest.backup_key, repr=False)
 
     def __post_init__(self) -> None:
@@ -149,7 +154,8 @@ class Store:
         Raises:
             OSError: If the snapshot cannot be written; the older snapshots are then unchanged. Also
                 if old snapshots cannot be deleted; the new snapshot is then on the disk.
-            ValueError: If the state in the snapshot contains a value that cannot be saved.
+            ValueError: If the state in the snapshot contains a value that cannot be saved, or if
+                the snapshot could not be read again; the message says why.
         """
         aside = self._path(f"kfit-tmp-{uuid.uuid4().hex}")
         self.files.make_directory(aside)
@@ -230,13 +236,9 @@ class Store:
         """
         found = self._listed(name)
         text, content = (self._verified(name, file, found) for file in (STATE, ARRAYS))
-        values = snapshot_manifest.decoded(STATE, text[:])
         with _damage(f"{ARRAYS} is not a file that kfit wrote"):
-            snapshot = Snapshot(found.about, join(values, read_hdf5(content)))
-        if self.check is not None:
-            with _damage(f"{STATE} is no state of a training"):
-                self.check(snapshot)
-        return snapshot
+            arrays = read_hdf5(content)
+        return _joined(found, text[:], arrays, self.check)
 
     @for_user
     def verify(self, name: SnapshotName) -> Manifest:
@@ -367,14 +369,40 @@ class Store:
             return None
 
     def _write_files(self, directory: str, snapshot: Snapshot) -> None:
-        values, arrays = split(snapshot.state)
+        values, tensors = split(snapshot.state)
+        arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
+        state = to_json(values)
         entries = {
             ARRAYS: self._write(os.path.join(directory, ARRAYS), hdf5_bytes(arrays)),
-            STATE: self._write(os.path.join(directory, STATE), [to_json(values)]),
+            STATE: self._write(os.path.join(directory, STATE), [state]),
         }
         reach(Site.BEFORE_MANIFEST)
         text = snapshot_manifest.dump(Manifest(snapshot.about, entries), self.key)
+        self._require_readable(text, state, arrays)
         self._write(os.path.join(directory, snapshot_manifest.NAME), [text])
+
+    def _require_readable(
+        self, text: bytes, state: bytes, arrays: Mapping[str, np.ndarray]
+    ) -> None:
+        """Reads what is written of a snapshot, except its arrays, as `read` will.
+
+        Otherwise a loss would be noticed only when training is to be resumed.
+
+        Args:
+            text: The manifest.
+            state: The content of the file with the state.
+            arrays: The arrays by their names in the state.
+
+        Raises:
+            ValueError: If `read` would call the snapshot damaged.
+        """
+        try:
+            found = snapshot_manifest.parse(text, self.key)
+            _joined(found, state, arrays, self.check_own or self.check)
+        except DamagedSnapshotError as error:
+            raise ValueError(
+                f"The snapshot of this state could not be read again, so it is not saved: {error}"
+            ) from error
 
     def _write(self, path: str, pieces: Iterable[Any]) -> FileEntry:
         digest, size, passed_on, synced = hashlib.sha256(), 0, 0, 0
@@ -496,6 +524,26 @@ def _damage(what: str) -> Iterator[None]:
         raise  # says nothing of the file, whose arrays are not larger than itself
     except Exception as error:
         raise DamagedSnapshotError(f"{what}: {error}") from error
+
+
+def _joined(
+    found: Manifest,
+    text: bytes,
+    arrays: Mapping[str, np.ndarray],
+    check: Callable[[Snapshot], None] | None,
+) -> Snapshot:
+    """Returns the snapshot that has a manifest, a text of its state, and arrays.
+
+    Raises:
+        DamagedSnapshotError: If they do not fit together, or `check` refuses the snapshot.
+    """
+    values = snapshot_manifest.decoded(STATE, text)
+    with _damage(f"{STATE} does not fit {ARRAYS}"):
+        snapshot = Snapshot(found.about, join(values, arrays))
+    if check is not None:
+        with _damage(f"{STATE} is no state of a training"):
+            check(snapshot)
+    return snapshot
 
 
 def _hashed(file: BinaryIO, size: int, content: mmap.mmap | None = None) -> str:

@@ -19,6 +19,7 @@ from kfit.checkpoint.schema import (
     each,
     each_value,
     is_a,
+    line,
     optional,
     record,
     seconds,
@@ -135,7 +136,7 @@ _POSITION = {
 """What the classes of `kfit.inputs` save: each some of these."""
 _VARIABLE = record({"part": _part, "name": text, "per_replica": is_a(bool), "value": array})
 _CALLBACK = record(
-    {"callback": text, "state": optional(is_a(dict)), "attributes": each(_entry)},
+    {"callback": line, "state": optional(is_a(dict)), "attributes": each(_entry)},
     may={"marks": each_value(text)},
 )
 _ACCOUNT = record(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,7 +31,6 @@ from kfit.distribute.strategy import Strategy
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Phase
 from kfit.inputs import Batches
-from kfit.objects import Generators
 from kfit.objects.attributes import check_entries
 from kfit.objects.values import decode
 from kfit.report import Account
@@ -310,7 +310,7 @@ class FitState:
         """The versions of Python, kfit, Keras and TensorFlow."""
         return _versions()
 
-    def check(self, snapshot: Snapshot) -> None:
+    def check(self, snapshot: Snapshot, *, is_own: bool = False) -> None:
         """Checks that a snapshot which was read from files can be one of a training like this.
 
         A snapshot that cannot counts as damaged, and the one before is taken. Whether it is of this
@@ -318,6 +318,8 @@ class FitState:
 
         Args:
             snapshot: The snapshot.
+            is_own: Whether this training has just made the snapshot, which is to be written. Then
+                nothing is read from the data, which may be in use in another thread.
 
         Raises:
             Exception: If the snapshot has another form than it must have, or if one of its states
@@ -326,15 +328,15 @@ class FitState:
         check_training(snapshot)
         kept = snapshot.state
         each_value(is_a(dict))(kept.get("fingerprint", {}), "state['fingerprint']")
-        torch, own = kept["random"]["torch"], Generators.now().torch
-        if torch is not None and own is not None and len(torch) != len(own):
-            raise ValueError(f"state['random']['torch'] has {len(torch)} bytes, not {len(own)}")
+        torch, own = kept["random"]["torch"], _bytes_of_torch()
+        if torch is not None and own is not None and len(torch) != own:
+            raise ValueError(f"state['random']['torch'] has {len(torch)} bytes, not {own}")
         self.memory.check(self.callbacks, kept["callbacks"])
         for entry in kept["callbacks"]:
             check_entries(entry["attributes"])
         for section, batches in zip(("data", "validation_data"), self._inputs, strict=True):
             position = kept[section] or {}
-            if batches is not None and _is_of_its_kind(batches, position):
+            if batches is not None and (is_own or _is_of_its_kind(batches, position)):
                 for name, check in batches.checks.items():
                     if name in position:
                         check(position[name], f"state[{section!r}][{name!r}]")
@@ -601,6 +603,12 @@ def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:
         kept: The position in the snapshot; None if there is none.
     """
     return kept is not None and set(batches.state_dict()) <= set(kept)
+
+
+def _bytes_of_torch() -> int | None:
+    """Returns the size of the state of torch's generator; None if torch is not imported."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else len(torch.get_rng_state())
 
 
 def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:

@@ -18,6 +18,7 @@ import pytest
 
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
+from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import NoGoodSnapshotError, SnapshotName, Store
 from tests.mounts import why_not, with_disk
@@ -329,6 +330,26 @@ def test_signals_that_interrupt_a_save_change_nothing(disk: Any, tmp_path: Path)
         signal.signal(signal.SIGALRM, before)
     assert len(came) > 5
     assert disk.step_of(Store(str(tmp_path)).newest()[0]) == 3
+
+
+def test_what_could_not_be_read_again_is_not_saved(disk: Any) -> None:
+    files = disk.Files()
+    store = Store("/", files=files, check=lambda _: None)
+    first = store.save(disk.snapshot_of(1))
+
+    def refuse(snapshot: Snapshot) -> None:
+        raise TypeError(f"step {snapshot.about['step']} is none")
+
+    store.check_own = refuse
+    about = {"data": "x" * snapshot_manifest.LARGEST}
+    too_large = Snapshot({**disk.snapshot_of(2).about, **about}, {})
+    for snapshot, says in (
+        (disk.snapshot_of(2), "could not be read again.*step 2 is none"),
+        (too_large, "could not be read again.*more than 16777216 bytes"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            store.save(snapshot)
+        assert files.list("/") == [str(first)]
 
 
 def test_names_rank_by_lock_count_then_by_order(disk: Any) -> None:
