@@ -39,12 +39,13 @@ import numpy as np
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint.schema import LARGEST
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry, Manifest
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat.tracebacks import for_user, made_for_user, warn_user
 
-_NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
+_NAME = re.compile(r"g(\d{4,19})-(\d{8,19})-step-(\d{1,19})")
 _UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _LEFT_OVER = re.compile(rf"kfit-(tmp|trash)-{_UUID4}")
 _FILES = (ARRAYS, STATE, snapshot_manifest.NAME)
@@ -78,8 +79,16 @@ class SnapshotName(NamedTuple):
         """Parses the name of a snapshot; returns None if `text` is not such a name."""
         match = _NAME.fullmatch(text)
         name = None if match is None else cls(*map(int, match.groups()))
+        if name is None or max(name) > LARGEST:
+            return None
         # Leading zeros and digits of other scripts would give one name several spellings.
         return name if str(name) == text else None
+
+
+def check_name(value: Any, place: str) -> None:
+    """Checks that a value from a file is the name of a snapshot."""
+    if not isinstance(value, str) or SnapshotName.parse(value) is None:
+        raise ValueError(f"{place} is {value!r:.50}; expected the name of a snapshot")
 
 
 class NoGoodSnapshotError(RuntimeError):
@@ -129,7 +138,7 @@ class Store:
                 f"Received: {self.keep}"
             )
         self._root = self.files.resolve(self.directory)
-        self.lock_count = 1 + max((name.lock_count for name in self._taken()), default=0)
+        self.lock_count = _after(name.lock_count for name in self._taken())
         self._good: set[SnapshotName] = set()
 
     @for_user
@@ -164,7 +173,7 @@ class Store:
             about = {**snapshot.about, "lock_count": self.lock_count}
             self._write_files(aside, Snapshot(about, snapshot.state))
             self.files.sync_directory(aside)
-            serial = 1 + max((name.serial for name in self._taken()), default=0)
+            serial = _after(name.serial for name in self._taken())
             name = SnapshotName(self.lock_count, serial, int(snapshot.about["step"]))
             reach(Site.BEFORE_RENAME)
             self.files.rename(aside, self._path(str(name)))
@@ -219,8 +228,8 @@ class Store:
     def about(self, name: SnapshotName) -> dict[str, Any] | None:
         """Returns a snapshot's description (`Snapshot.about`); None if its manifest cannot be read.
 
-        Only the manifest, which contains the description, is verified here. `verify` also verifies
-        the other files.
+        Only the manifest, which contains the description, is verified here, and that the name is
+        that of the description. `verify` also verifies the other files.
         """
         found = self._manifest(name)
         return None if found is None else found.about
@@ -264,15 +273,21 @@ class Store:
         listed = set(self.files.list(self._path(str(name))))
         if snapshot_manifest.NAME not in listed:
             raise DamagedSnapshotError(f"{snapshot_manifest.NAME} is missing")
+        found = self._described(name)
+        if listed != set(_FILES) or set(found.files) != {ARRAYS, STATE}:
+            raise DamagedSnapshotError(f"holds {sorted(listed)}, lists {sorted(found.files)}")
+        return found
+
+    def _described(self, name: SnapshotName) -> Manifest:
+        """Reads a snapshot's manifest, and compares the snapshot's name with it."""
         found = snapshot_manifest.parse(
             self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST), self.key
         )
-        if listed != set(_FILES) or set(found.files) != {ARRAYS, STATE}:
-            raise DamagedSnapshotError(f"holds {sorted(listed)}, lists {sorted(found.files)}")
-        if found.about.get("step") != name.step:
-            raise DamagedSnapshotError(
-                f"{snapshot_manifest.NAME} is of step {found.about.get('step')!r:.50}"
-            )
+        step, count = found.about.get("step"), found.about.get("lock_count", name.lock_count)
+        if step != name.step:
+            raise DamagedSnapshotError(f"{snapshot_manifest.NAME} is of step {step!r:.50}")
+        if count != name.lock_count:
+            raise DamagedSnapshotError(f"{snapshot_manifest.NAME} is of lock count {count!r:.50}")
         return found
 
     def _opened(self, name: SnapshotName, file: str, found: Manifest) -> BinaryIO:
@@ -362,9 +377,7 @@ class Store:
 
     def _manifest(self, name: SnapshotName) -> Manifest | None:
         try:
-            return snapshot_manifest.parse(
-                self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST), self.key
-            )
+            return self._described(name)
         except (DamagedSnapshotError, OSError):
             return None
 
@@ -506,6 +519,15 @@ class Store:
 
     def _path(self, *names: str) -> str:
         return os.path.join(self._root, *names)
+
+
+def _after(numbers: Iterable[int]) -> int:
+    """Returns the number after the greatest one.
+
+    No snapshot could have the number after the greatest of all, which only a stranger gives to a
+    folder. So that one does not count.
+    """
+    return 1 + max((number for number in numbers if number < LARGEST), default=0)
 
 
 @contextmanager

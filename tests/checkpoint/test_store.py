@@ -18,6 +18,7 @@ import pytest
 
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
+from kfit.checkpoint.schema import LARGEST, count
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import NoGoodSnapshotError, SnapshotName, Store
@@ -369,6 +370,45 @@ def test_names_rank_by_lock_count_then_by_order(disk: Any) -> None:
     assert SnapshotName.parse("step-7") is None
     for other in ("g00001-00000012-step-7", "g0001-00000012-step-07", "g0001-00000012-step-\u0667"):
         assert SnapshotName.parse(other) is None
+
+
+def test_numbers_of_a_stranger_make_no_snapshot_unreadable(disk: Any) -> None:
+    files = disk.Files()
+    old = Store("/", files=files, check=check_lock_count)
+    good = [old.save(disk.snapshot_of(step)) for step in (1, 2)]
+    # One has the greatest numbers of all; the others are beyond what a name can have.
+    names = [SnapshotName(LARGEST, LARGEST, 1), SnapshotName(LARGEST, 1, 1)]
+    others = [
+        SnapshotName(LARGEST + 1, 1, 1),
+        SnapshotName(10**20, 1, 1),
+        SnapshotName(1, 10**25, 1),
+    ]
+    for name in (*names, *others):
+        files.make_directory(f"/{name}")
+        assert (SnapshotName.parse(str(name)) is None) == (name in others)
+    assert SnapshotName.parse(f"g{'1' * 5000}-00000001-step-1") is None
+    for step in range(3, 6):
+        store = Store("/", files=files, check=check_lock_count)
+        good.append(store.save(disk.snapshot_of(step)))
+        snapshot, damages = Store("/", files=files, check=check_lock_count).newest()
+        assert (snapshot.about["step"], len(damages)) == (step, len(names))
+    assert set(good[-2:]) <= set(store.names())
+    assert good == sorted(good)
+
+
+def check_lock_count(snapshot: Snapshot) -> None:
+    count(snapshot.about["lock_count"], "the lock count")
+
+
+def test_a_copy_under_the_name_of_a_later_start_is_damaged(disk: Any, tmp_path: Path) -> None:
+    store = Store(str(tmp_path), key=b"k" * 32)
+    name = store.save(disk.snapshot_of(1))
+    copy = SnapshotName(9999, 1, 1)
+    shutil.copytree(tmp_path / str(name), tmp_path / str(copy))
+    assert store.about(name) is not None
+    assert store.about(copy) is None
+    with pytest.raises(DamagedSnapshotError, match=r"is of lock count 1$"):
+        store.read(copy)
 
 
 def test_the_newest_good_ones_are_kept(disk: Any) -> None:
