@@ -29,7 +29,7 @@ import mmap
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
@@ -42,6 +42,7 @@ from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
 from kfit.checkpoint.schema import LARGEST
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry, Manifest
+from kfit.checkpoint.zero_pages import copy_without_zeros
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat.tracebacks import for_user, made_for_user, warn_user
 
@@ -50,6 +51,8 @@ _UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _LEFT_OVER = re.compile(rf"kfit-(tmp|trash)-{_UUID4}")
 _FILES = (ARRAYS, STATE, snapshot_manifest.NAME)
 """The files in the folder of a snapshot."""
+_TOLD = 5
+"""The most names, or damaged snapshots, that one message tells of."""
 _CHUNK = 1 << 24
 _HELD = 1 << 24
 """The number of bytes after which the system is asked to write its page cache to the disk."""
@@ -215,7 +218,8 @@ class Store:
         if damages:
             raise NoGoodSnapshotError(
                 f"{self.directory} holds {len(damages)} snapshots, and all are damaged: "
-                f"{'; '.join(damages)}. To train from the start, move the directory away."
+                f"{'; '.join(damages[:_TOLD])}{_and_more(damages)}. To train from the "
+                "start, move the directory away."
             )
         return None, []
 
@@ -275,7 +279,7 @@ class Store:
             raise DamagedSnapshotError(f"{snapshot_manifest.NAME} is missing")
         found = self._described(name)
         if listed != set(_FILES) or set(found.files) != {ARRAYS, STATE}:
-            raise DamagedSnapshotError(f"holds {sorted(listed)}, lists {sorted(found.files)}")
+            raise DamagedSnapshotError(f"holds {_some(listed)}, lists {_some(found.files)}")
         return found
 
     def _described(self, name: SnapshotName) -> Manifest:
@@ -574,13 +578,13 @@ def _hashed(file: BinaryIO, size: int, content: mmap.mmap | None = None) -> str:
     Args:
         file: The file.
         size: Its size in bytes. If it has grown meanwhile, the rest is not looked at.
-        content: The memory to read the file into; None to only hash it.
+        content: The memory to read the file into, which holds zeros; None to only hash it.
     """
     digest, position = hashlib.sha256(), 0
     while position < size and (piece := file.read(min(_CHUNK, size - position))):
         digest.update(piece)
         if content is not None:
-            content[position : position + len(piece)] = piece
+            copy_without_zeros(piece, content, position)
         position += len(piece)
     return digest.hexdigest()
 
@@ -590,8 +594,14 @@ def _require(file: str, found: Manifest, sha256: str) -> None:
         raise DamagedSnapshotError(f"{file} does not have the SHA-256 it was written with")
 
 
+def _some(names: Collection[str]) -> str:
+    """Returns the first names for a message; a stranger may have made many, and long ones."""
+    return ", ".join(f"{name!r:.50}" for name in sorted(names)[:_TOLD]) + _and_more(names)
+
+
+def _and_more(found: Collection[str]) -> str:
+    return f" and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
+
+
 def _tell_of(path: str, foreign: Sequence[str]) -> None:
-    warn_user(
-        f"{path} is left there: it contains {', '.join(map(repr, foreign))}, which kfit did not "
-        "write."
-    )
+    warn_user(f"{path} is left there: it contains {_some(foreign)}, which kfit did not write.")

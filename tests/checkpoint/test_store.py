@@ -1,6 +1,7 @@
 """A store is stopped at every operation, loses power, and has its files damaged."""
 
 import errno
+import hashlib
 import io
 import itertools
 import json
@@ -18,9 +19,9 @@ import pytest
 
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
-from kfit.checkpoint.schema import LARGEST, count
-from kfit.checkpoint.snapshot import Snapshot
-from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
+from kfit.checkpoint.schema import LARGEST, at_most
+from kfit.checkpoint.snapshot import Snapshot, to_json
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry
 from kfit.checkpoint.store import NoGoodSnapshotError, SnapshotName, Store
 from tests.mounts import why_not, with_disk
 
@@ -397,7 +398,7 @@ def test_numbers_of_a_stranger_make_no_snapshot_unreadable(disk: Any) -> None:
 
 
 def check_lock_count(snapshot: Snapshot) -> None:
-    count(snapshot.about["lock_count"], "the lock count")
+    at_most(LARGEST)(snapshot.about["lock_count"], "the lock count")
 
 
 def test_a_copy_under_the_name_of_a_later_start_is_damaged(disk: Any, tmp_path: Path) -> None:
@@ -409,6 +410,36 @@ def test_a_copy_under_the_name_of_a_later_start_is_damaged(disk: Any, tmp_path: 
     assert store.about(copy) is None
     with pytest.raises(DamagedSnapshotError, match=r"is of lock count 1$"):
         store.read(copy)
+
+
+def test_no_message_is_as_long_as_a_stranger_wants(disk: Any, tmp_path: Path) -> None:
+    store, entry = Store(str(tmp_path)), FileEntry(0, "")
+    contents: list[dict[str, Any]] = [
+        {"about": {"step": 1}, "files": dict.fromkeys(("x" * 10**6, "y"), entry._asdict())},
+        {"about": {"step": 1}, "files": {"x" * 10**6: 1}},
+        {"format": "x" * 10**6},
+        {"about": {"step": "x" * 10**6}, "files": {}},
+    ]
+    for serial, content in enumerate(contents, 1):
+        folder = tmp_path / str(SnapshotName(1, serial, 1))
+        folder.mkdir()
+        listed = {"format": snapshot_manifest.FORMAT, **content}
+        digest = hashlib.sha256(to_json(listed)).hexdigest()
+        (folder / "manifest.json").write_bytes(to_json({**listed, "sha256": digest}))
+        for number in range(100):
+            (folder / f"{number}{'z' * 200}").touch()
+    for serial in range(100, 300):
+        (tmp_path / str(SnapshotName(1, serial, 1))).mkdir()
+    with pytest.raises(NoGoodSnapshotError, match=r"holds 204 snapshots.* and 199 more") as caught:
+        store.newest()
+    assert len(str(caught.value)) < 6000
+    for name in store.names()[:4]:
+        with pytest.raises(DamagedSnapshotError) as damage:
+            store.read(name)
+        assert len(str(damage.value)) <= 1000
+    with pytest.warns(UserWarning, match=r"it contains '0z+, .* and 95 more") as told:
+        store.clear()
+    assert max(len(str(each.message)) for each in told) < 1000
 
 
 def test_the_newest_good_ones_are_kept(disk: Any) -> None:
