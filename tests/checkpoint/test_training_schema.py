@@ -343,6 +343,7 @@ def test_names_that_keras_accepts_are_saved_and_restored(tiny: Any, tmp_path: Pa
                 callbacks = [backup, counts, best, *ends]
                 trainer.fit(x, y, epochs=3, batch_size=10, verbose=0, callbacks=callbacks)
         assert counts.epochs == [0, 1, 2], name
+        keras.backend.clear_session()  # Keras stays in a scope that TensorFlow has refused
 
 
 def test_a_name_that_a_terminal_would_obey_is_escaped(folder: Path, tiny: Any) -> None:
