@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kfit.argument_checks import CommandError, is_url
-from kfit.commands.program import check_module, note_options_of_the_script
+from kfit.commands.program import check_is_script, check_module, note_options_of_the_script
 from kfit.manifest.job import Job, check_environment, name_of, refuse_control
 
 
@@ -216,11 +216,11 @@ def _job(arguments: argparse.Namespace, workers: int) -> Job:
 def _program(arguments: argparse.Namespace) -> Sequence[str]:
     """Returns the user's program and its arguments, as they are passed to `kfit run`.
 
-    No file is checked, since the program need not exist on this host.
+    The file need not exist on this host.
 
     Raises:
-        CommandError: If the program is missing, begins with "-", as an option does, or is no name
-            of a module after `-m`.
+        CommandError: If the program is missing, begins with "-", as an option does, is a notebook,
+            or is no name of a module after `-m`.
     """
     if arguments.module is not None:
         check_module(arguments.module)
@@ -233,6 +233,8 @@ def _program(arguments: argparse.Namespace) -> Sequence[str]:
             f"`{shlex.quote(script[0])}` is not an option of `kfit manifest`; options come before "
             "the script, the script's own arguments after it"
         )
+    if script:
+        check_is_script(script, arguments.shown_as)
     return tuple(script)
 
 

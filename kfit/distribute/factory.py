@@ -17,7 +17,7 @@ from kfit.cluster.cluster import Cluster
 from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.cluster.tpu_address import find_tpu
 from kfit.distribute.collective_keys import with_keys_of_its_own
-from kfit.distribute.devices import CPUS
+from kfit.distribute.devices import CPUS, how_to_split
 from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.one_device import OneDevice
@@ -31,6 +31,13 @@ from kfit.lazy import closest_name
 _BY_NAME: dict[str, type[Strategy]] = {
     cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker, ParameterServer, TPU)
 }
+_BY_DEVICE = {
+    "cpu": OneDevice.name,
+    "gpu": Mirrored.name,
+    "gpus": Mirrored.name,
+    "cuda": Mirrored.name,
+}
+"""The strategies that are probably meant by names that are none."""
 
 
 def as_strategy(
@@ -105,7 +112,8 @@ def check_strategy(strategy: Any) -> None:
     is_name = isinstance(strategy, str) and strategy in names
     if is_name or isinstance(strategy, Strategy | tf.distribute.Strategy):
         return
-    alike = _name_of_class(str(strategy)) or closest_name(str(strategy), names)
+    given = str(strategy)
+    alike = _BY_DEVICE.get(given.lower()) or _name_of_class(given) or closest_name(given, names)
     hint = f". Did you mean {alike!r}?" if alike else ""
     raise ValueError(
         f"`strategy` must be 'auto', one of {sorted(_BY_NAME)}, an adapter such as "
@@ -153,9 +161,7 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
     if strategy == Mirrored.name and adapter.num_replicas == 1:
         return (
             "kfit: strategy 'mirrored' trains on one device, since this host has no other. To try "
-            "two replicas on its CPU, start the program by `kfit run --cpus 2`; in a notebook, "
-            "restart the kernel, and pass a function that makes the model: "
-            "kfit.Trainer(make_model, 'mirrored', devices=2)."
+            f"two replicas on its CPU: {how_to_split(2)}"
         )
     if strategy == MultiWorker.name and adapter.num_workers == 1:
         return (

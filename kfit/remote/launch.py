@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -281,6 +282,11 @@ def _check(
     """
     if os.name != "posix":
         raise ValueError("`kfit.launch` needs Linux or macOS: it uses POSIX process groups")
+    if isinstance(function, str):
+        raise ValueError(
+            f"`function` is {function!r}; expected a function, such as one that trains. A script "
+            f"is run from a shell: kfit run --workers {workers} {shlex.quote(function)}"
+        )
     if not callable(function):
         raise ValueError(
             f"`function` is {function!r}; expected a function: write launch(train, args=(1, 2)), "

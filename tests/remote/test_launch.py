@@ -200,6 +200,7 @@ def test_what_cannot_travel_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"function": "a.py"}, r"`function` is 'a.py'; .*: kfit run --workers 2 a.py"),
         ({"function": 3}, r"`function` is 3; expected a function: .* without calling it"),
         ({"args": "xy"}, r"`args` is 'xy'; expected a tuple"),
         ({"kwargs": [1]}, r"`kwargs` is \[1\]; expected a dict"),
