@@ -24,8 +24,14 @@ from typing import Any, Literal, NoReturn
 from kfit import fault_sites
 from kfit.argument_checks import CommandError, is_url, read_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
-from kfit.cluster.resolvers import cluster_source, current_cluster, start_timeout_of
+from kfit.cluster.resolvers import (
+    cluster_source,
+    current_cluster,
+    start_timeout_of,
+    workers_listed,
+)
 from kfit.cluster.secret import secret_of_run
+from kfit.cluster.variables import misspelled_variables
 from kfit.commands.doctor import add_doctor
 from kfit.commands.inspect import add_inspect
 from kfit.commands.manifest import add_manifest
@@ -326,6 +332,9 @@ def _run(arguments: argparse.Namespace) -> int:
     """
     # This comes first, so that a wrong description of the cluster is reported at once.
     cluster = current_cluster()
+    for name, meant in misspelled_variables(os.environ):
+        told = f"`{name}` is no variable of kfit, which ignores it; did you mean `{meant}`?"
+        print(f"kfit: warning: {told}", file=sys.stderr, flush=True)
     if os.name != "posix":
         raise CommandError("`kfit run` needs Linux or macOS: it uses POSIX process groups")
     workers = _count("--workers", arguments.workers)
@@ -467,8 +476,7 @@ def _what_starts(
     """
     if cluster is not None:
         shown = "" if cluster.is_chief else "; the progress is shown where the chief runs"
-        listed = f"{cluster_source()} lists {cluster.num_workers} workers"
-        return f"starting {cluster.task}; {listed}{shown}"
+        return f"starting {cluster.task}; {workers_listed(cluster)}{shown}"
     parts = ["a chief"] if ps else []
     parts += [f"{workers} worker{'s' * (workers > 1)}"]
     parts += [f"{ps} ps task{'s' * (ps > 1)}"] if ps else []

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.cluster.cluster import Cluster
-from kfit.cluster.resolvers import cluster_source, current_cluster
+from kfit.cluster.resolvers import cluster_source, current_cluster, workers_listed
 from kfit.cluster.tpu_address import find_tpu
 from kfit.distribute.collective_keys import with_keys_of_its_own
 from kfit.distribute.devices import CPUS, how_to_split
@@ -205,9 +205,9 @@ def _choose(model: Any) -> tuple[Strategy, str]:
     if scope is not None and (cluster is None or _is_of_cluster(scope)):
         return _wrap(scope), f"the model was made in the scope of a {type(scope).__name__}"
     if cluster is not None and cluster.has_ps:
-        return ParameterServer(cluster), f"{cluster_source()} lists ps tasks"
+        return ParameterServer(cluster), f"{cluster_source()} describes a cluster with ps tasks"
     if cluster is not None and cluster.num_workers > 1:
-        return MultiWorker(cluster), f"{cluster_source()} lists {cluster.num_workers} workers"
+        return MultiWorker(cluster), workers_listed(cluster)
     if scope is not None:
         return _wrap(scope), f"the model was made in the scope of a {type(scope).__name__}"
     tpu = find_tpu()

@@ -423,6 +423,17 @@ def test_refuses_at_once(
         assert word.replace("{script}", str(script)) in line
 
 
+def test_a_misspelled_variable_is_told(script: Path) -> None:
+    done = kfit("run", str(script), KFIT_WORKER="a:1,b:2")
+    assert done.returncode == 0
+    assert (
+        "kfit: warning: `KFIT_WORKER` is no variable of kfit, which ignores it; did" in done.stderr
+    )
+    done = kfit("run", str(script), KFIT_WORKER="a:1,b:2", KFIT_INDEX="0")
+    assert done.returncode == 2
+    assert "did you mean `KFIT_WORKERS` by `KFIT_WORKER`?" in done.stderr
+
+
 @pytest.mark.parametrize("system", [["kubernetes", "--image", "x"], ["slurm"]])
 def test_options_of_a_manifest_after_the_script_are_told(
     system: list[str], capsys: pytest.CaptureFixture[str]
