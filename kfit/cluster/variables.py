@@ -30,6 +30,7 @@ OF_TASKS = frozenset(
         "KFIT_GENERATION",
         "KFIT_HEARTBEAT",
         "KFIT_REACHED",
+        "KFIT_RESTARTS",
         "KFIT_RUN",
         "KFIT_STARTED_BY",
         "KFIT_TERMINAL_WIDTH",

@@ -39,6 +39,10 @@ _BY_DEVICE = {
 }
 """The strategies that are probably meant by names that are none."""
 
+VERIFY = "KFIT_VERIFY"
+"""The environment variable of a script under `kfit verify`, which compares two strategies of its
+own, whatever the script has chosen (`kfit/commands/verify.py`)."""
+
 
 def as_strategy(
     strategy: str | Strategy | tf.distribute.Strategy,
@@ -175,9 +179,12 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
 def tell_choice(line: str) -> None:
     """Prints what `explain_choice` has returned, unless the same line was printed last.
 
+    Under `kfit verify` nothing is printed.
+
     A program may make many trainers, one for each model of a GAN or each cell of a notebook.
     """
-    print(line, flush=True)
+    if VERIFY not in os.environ:
+        print(line, flush=True)
 
 
 def _evaluates_alone(strategy: object) -> bool:

@@ -445,7 +445,7 @@ def test_a_task_that_failed_by_itself_is_not_said_to_fail_because_of_another() -
     world.exit("worker 1", 1)
     assert world.lines == [
         "worker 0 failed: ValueError: first; worker 1 ended with exit code 1: ValueError: second; "
-        "stopping worker 0, worker 2"
+        "stopping worker 0, worker 2 as well"
     ]
     world.exit_all(-15)
     assert world.lines[-1] == "error: worker 0 ended with exit code 1: ValueError: first"
@@ -457,7 +457,8 @@ def test_a_cause_that_is_known_already_is_not_waited_for() -> None:
     world.note("worker 1", "PeerFailedError: x", is_consequence=True)
     world.exit("worker 1", 1)
     assert world.lines == [
-        "worker 1 ended with exit code 1, because worker 0 failed; stopping worker 0, worker 2"
+        "worker 0 failed, and so worker 1 ended with exit code 1; stopping worker 0, worker 2 as "
+        "well"
     ]
     assert world.tasks.signals == [signal.SIGTERM]
     world.exit_all(-15)
