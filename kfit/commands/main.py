@@ -82,7 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (CommandError, ClusterError) as error:
-        print(f"kfit: error: {error}", file=sys.stderr)
+        from kfit.heartbeat.terminal import wrapped
+
+        print(wrapped(f"kfit: error: {error}", sys.stderr), file=sys.stderr)
         return _USAGE_ERROR
     except BrokenPipeError:
         if not _is_stdout_broken():  # then it is another pipe, or a connection of the program

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TextIO
 
-from kfit.heartbeat.terminal import columns_of, in_notebook, is_terminal
+from kfit.heartbeat.terminal import columns_of, in_notebook, is_terminal, wrapped
 from kfit.supervisor.live_line import ERASE, LiveLine
 from kfit.supervisor.raw_writing import write_at_once
 from kfit.supervisor.status_lines import StatusLines
@@ -200,7 +200,7 @@ class Output:
         begin = ""
         if after_key and is_terminal(self.stderr):
             begin = ERASE if self._is_live else "\n"
-        self.tell(self.stderr, f"{begin}kfit: {text}")
+        self.tell(self.stderr, f"{begin}{wrapped(f'kfit: {text}', self.stderr)}")
 
     def tell(self, stream: TextIO, line: str) -> None:
         """Writes one line, like `write`, from a thread that others wait for.
