@@ -98,7 +98,8 @@ class BackupAndRestore(TrainingCallback):
             part depends on it (see `parts`). With "learning_rate", training continues with the
             learning rate that the program sets; without it, with the learning rate in the snapshot,
             which callbacks may have changed since training began. With "data", training continues
-            in the new data at the position that it had reached in the old data.
+            in the new data at the position that it had reached in the old data. With "metrics",
+            metrics that the snapshot does not have begin anew.
 
     Raises:
         ValueError: If an argument is wrong.

@@ -20,7 +20,12 @@ import tensorflow as tf
 
 from kfit.checkpoint import state
 from kfit.checkpoint.callback_states import CallbackStates
-from kfit.checkpoint.late_variables import LateVariables, may_make_variables, pairs
+from kfit.checkpoint.late_variables import (
+    LateVariables,
+    give_known_metrics,
+    may_make_variables,
+    pairs,
+)
 from kfit.checkpoint.schema import each_value, is_a
 from kfit.checkpoint.snapshot import Snapshot, split, with_scalars, without_others
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
@@ -346,12 +351,16 @@ class FitState:
                     check_entries(part["own"])
                 decode(part.get("said"))
 
-    def differing_variables(self, snapshot: Snapshot, parts: Sequence[Part]) -> list[str]:
+    def differing_variables(
+        self, snapshot: Snapshot, parts: Sequence[Part], *, changes: Collection[str] = ()
+    ) -> list[str]:
         """Lists the differences between the model's variables and those of a snapshot.
 
         Args:
             snapshot: The snapshot.
             parts: The parts of the snapshot to restore, such as "model" or "progress".
+            changes: What may differ from the training of the snapshot. With "metrics" the variables
+                of metrics are not compared.
 
         Returns:
             A line for each difference; none if the parts can be restored. Of variables that an
@@ -359,6 +368,7 @@ class FitState:
         """
         if snapshot.about.get("compiled_at_begin") and not self._has_begun:
             parts = [part for part in parts if part == "model"]
+        parts = [part for part in parts if part != "metrics" or part not in changes]
         may_lack = may_make_variables(self.model)
         return state.differences(self.model, snapshot.state["variables"], parts, may_lack=may_lack)
 
@@ -412,13 +422,14 @@ class FitState:
                 compared. The position in the data is then restored only if the present data is of
                 the same kind as that of the snapshot, for example if both are arrays. If the epochs
                 are now too short to contain this position, training continues with the next epoch.
-                With "learning_rate" the program's learning rate is kept.
+                With "learning_rate" the program's learning rate is kept. With "metrics" a metric
+                that the snapshot does not have begins anew.
 
         Raises:
             SnapshotMismatchError: If the model or the data is not that of the snapshot, as far as
                 the restored parts need it. The message lists every difference.
         """
-        lines = self.differing_variables(snapshot, parts)
+        lines = self.differing_variables(snapshot, parts, changes=changes)
         if "data" not in changes:
             lines += self.differing_data(snapshot, parts)
         _refuse(snapshot, lines)
@@ -482,9 +493,13 @@ class FitState:
         (snapshot, parts, skip, changes), self.resuming = self.resuming, None
         kept = snapshot.state
         if self._is_compiled_at_begin or snapshot.about.get("compiled_at_begin"):
-            _refuse(snapshot, self.differing_variables(snapshot, parts))
+            _refuse(snapshot, self.differing_variables(snapshot, parts, changes=changes))
         rates = _learning_rates(self.model) if "learning_rate" in changes else []
-        late = LateVariables(self.model, kept["variables"], parts, self.strategy)
+        whole = parts
+        if "metrics" in parts and "metrics" in changes:
+            give_known_metrics(self.model, kept["variables"], self.strategy)
+            whole = tuple(part for part in parts if part != "metrics")
+        late = LateVariables(self.model, kept["variables"], whole, self.strategy)
         self._late = None if late.give() else late
         reach(Site.RESTORING)
         self._goes_on = kept["progress"]["step"] > 0
