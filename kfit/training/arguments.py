@@ -17,6 +17,8 @@ from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.generator import GeneratorBatches
 from kfit.internals.layers import all_layers
 from kfit.internals.models import given_to_compile
+from kfit.lazy import closest_name
+from kfit.training.callback import TrainingCallback
 
 
 def capped_epochs(epochs: int) -> int:
@@ -147,7 +149,8 @@ def check_callbacks(callbacks: Any) -> None:
     method `set_model`.
 
     Raises:
-        ValueError: If one of `callbacks` is no callback.
+        ValueError: If one of `callbacks` is no callback, or a `TrainingCallback` with hooks that
+            would never be called.
     """
     if callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
         return
@@ -158,6 +161,19 @@ def check_callbacks(callbacks: Any) -> None:
                 "`callbacks` must be a list of keras.callbacks.Callback objects. "
                 f"Received: {callback!r}{hint}"
             )
+        if isinstance(callback, TrainingCallback):
+            _check_hooks(callback)
+
+
+def _check_hooks(callback: TrainingCallback) -> None:
+    """Checks that a callback has the hook without which its others are never called."""
+    defined = [hook for hook in ("on_due", "steps_until_due") if callback.defines(hook)]
+    if defined and not callback.defines("is_due"):
+        alike = closest_name("is_due", set(dir(callback)) - set(dir(TrainingCallback)))
+        raise ValueError(
+            f"`{type(callback).__name__}` defines `{defined[0]}`, but not `is_due`: so it is never "
+            "called when it is due" + (f". Is `{alike}` misspelled?" if alike else ".")
+        )
 
 
 def check_class_weight(class_weight: Any) -> None:

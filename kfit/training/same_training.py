@@ -26,6 +26,10 @@ _OF_PART: dict[Part, tuple[Section, ...]] = {
 }
 
 
+_MOST = 12
+"""The most variables that differ which a message shows."""
+
+
 def refuse_another(
     fit: FitState,
     snapshot: Snapshot,
@@ -100,7 +104,7 @@ def refuse_another(
 
 
 def _unexplained(variables: Sequence[str], told: Sequence[Difference]) -> list[str]:
-    """Leaves out the variables that differ because of a difference that is told anyway.
+    """Leaves out variables that only one side has because of a difference that is told anyway.
 
     Args:
         variables: A line for each variable that differs: the part of the state, and its path.
@@ -113,10 +117,13 @@ def _unexplained(variables: Sequence[str], told: Sequence[Difference]) -> list[s
     left = []
     for line in variables:
         part, _, path = line.partition(": ")
-        is_told = not layers.isdisjoint(path.partition(" ")[0].split("/"))
-        if not (is_told if part == "model" else part in sections):
+        of_layers = not layers.isdisjoint(path.partition(" ")[0].split("/"))
+        is_told = of_layers if part == "model" else part in sections
+        if not (is_told and line.endswith(("is not in the snapshot", "is only in the snapshot"))):
             left.append(line)
-    return left
+    return (
+        left if len(left) <= _MOST else [*left[:_MOST], f"and {len(left) - _MOST} more variables"]
+    )
 
 
 def _warn_of_another_order(own: Fingerprint, snapshot: Snapshot) -> None:

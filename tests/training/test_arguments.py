@@ -12,9 +12,42 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from kfit.training.arguments import check_callbacks
 from tests.sweeps import sweep
 
 X, Y = np.ones((8, 4), "float32"), np.arange(8) % 3
+
+
+class Misspelled(kfit.callbacks.TrainingCallback):
+    """Is never due."""
+
+    def steps_untildue(self) -> int:
+        return 2
+
+    def is_deu(self) -> bool:
+        return True
+
+    def on_due(self) -> None:
+        raise AssertionError
+
+
+class NeverDue(kfit.callbacks.TrainingCallback):
+    """Says how long it can wait, and not for what."""
+
+    def steps_until_due(self) -> int:
+        return 2
+
+
+def test_hooks_that_would_never_be_called_are_refused() -> None:
+    for callback, says in (
+        (
+            Misspelled(),
+            "`Misspelled` defines `on_due`, but not `is_due`: .* Is `is_deu` misspelled",
+        ),
+        (NeverDue(), r"`NeverDue` defines `steps_until_due`, but not `is_due`: .* due\.$"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            check_callbacks([callback])
 
 
 def as_dataset(*arrays: Any) -> tf.data.Dataset:

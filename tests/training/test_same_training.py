@@ -150,7 +150,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "batch_size": ({"fit": {"batch_size": 10}}, "data: global batch size is 10, in the snapshot 8"),
     "units": (
         {"units": 6},
-        r"model: dense \(\d\).units is 6, in the snapshot 5",
+        r"model: .*kernel \(no. 1\) is \(4, 6\) float32, in the snapshot \(4, 5\)",
     ),
 }
 OTHER_VARIABLES = ("class", "units")
