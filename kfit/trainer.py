@@ -52,6 +52,7 @@ from kfit.training.arguments import (
     check_epochs,
     check_profile,
     check_shuffle,
+    check_takes_no_targets,
     validation_rule,
     warn_of_one_reading,
     warn_of_unused,
@@ -587,6 +588,7 @@ class Trainer:
             Arrays of shape `(examples, ...)` in the structure of the model's outputs, with the rows
             of the next batch or of the next few batches.
         """
+        check_takes_no_targets(batch_size)
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(in_order(x, self._strategy), None, None, batch_size, steps)
