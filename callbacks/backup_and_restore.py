@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import keras
@@ -33,7 +34,7 @@ from kfit.training.callback import Reason, TrainingCallback
 from kfit.training.fit_state import FitState
 from kfit.training.progress_bar import note_in_bars
 from kfit.training.same_training import refuse_another
-from kfit.training.which_fit import Beginner, message_of_one_left_out
+from kfit.training.which_fit import Beginner, message_of_one_left_out, nth
 
 _OVERHEAD = 0.01
 """The fraction of the training time that saving may take with `save_freq="auto"`."""
@@ -97,7 +98,8 @@ class BackupAndRestore(TrainingCallback):
             part depends on it (see `parts`). With "learning_rate", training continues with the
             learning rate that the program sets; without it, with the learning rate in the snapshot,
             which callbacks may have changed since training began. With "data", training continues
-            in the new data at the position that it had reached in the old data.
+            in the new data at the position that it had reached in the old data. With "metrics",
+            metrics that the snapshot does not have begin anew.
 
     Raises:
         ValueError: If an argument is wrong.
@@ -249,19 +251,18 @@ class BackupAndRestore(TrainingCallback):
             changes = snapshot.about["changes"]
             if self.training.is_chief:
                 changed = f" (changed since: {', '.join(changes)})" if changes else ""
-                place = f"{self._place_of(snapshot)}{changed}"
-                print(f"kfit: going on from {self.backup_dir}, {place}", flush=True)
+                print(f"kfit: {self._beginning_at(snapshot)}{changed}", flush=True)
             self.training.request_restore(snapshot, self.parts, changes=changes)
             return
         self._history = with_scalars(snapshot.state.get("histories", {}).get(str(number), {}))
         fits = self.training.pass_over(snapshot)
         if self.training.is_chief:
             warn_user(
-                f"`fit` number {number} of this program was finished by an earlier run, and "
+                f"The {nth(number)} `fit` of this program was finished by an earlier run, and "
                 f"{self.backup_dir} no longer holds its final snapshot "
                 f"(`keep_finished={self.keep_finished}`). It takes no step, and until a later "
                 "`fit` whose final snapshot is kept the model stays as it is"
-                + (f" after `fit` number {snapshot.about['fit']}." if fits else ".")
+                + (f" after the {nth(snapshot.about['fit'])} `fit`." if fits else ".")
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -405,7 +406,10 @@ class BackupAndRestore(TrainingCallback):
         try:
             os.makedirs(self.backup_dir, mode=0o700, exist_ok=True)
             self._lock = DirectoryLock(self.backup_dir)
-            store = Store(self.backup_dir, self.keep, check=self.training.check)
+            check = self.training.check
+            store = Store(
+                self.backup_dir, self.keep, check=check, check_own=partial(check, is_own=True)
+            )
             store.lock_count = max(store.lock_count, self._lock.lock_count)
             store.sweep()
             if at_exit.has_ended(self.backup_dir, self._lock):
@@ -476,36 +480,42 @@ class BackupAndRestore(TrainingCallback):
             if history and isinstance(callback, keras.callbacks.History):
                 callback.epoch, callback.history = history["epoch"], history["history"]
 
-    def _place_of(self, snapshot: Snapshot) -> str:
+    def _beginning_at(self, snapshot: Snapshot) -> str:
+        """Says where this `fit` goes on, or why it takes no step and how to train then."""
         place, kept = f"step {snapshot.about['step']}", snapshot.state
+        going_on = f"going on from {self.backup_dir}, {place}"
+        this = f"the {nth(self._fit)} `fit` of this program"
         epochs, progress = self.training.epochs, kept["progress"]
         epoch, step_in_epoch = progress["epoch"], progress["step_in_epoch"]
         if self._is_past:
             return (
-                f"{place}: the snapshot is past `epochs`={epochs}, since it is of epoch "
+                f"{going_on}: the snapshot is past `epochs`={epochs}, since it is of epoch "
                 f"{epoch + (step_in_epoch > 0)}: nothing is left to train, and the model gets the "
                 f"weights of that step. To train {epochs} epoch{'s' * (epochs != 1)}, give another "
                 "directory, or delete this one"
             )
-        if not Label.of(snapshot.about).finished:
-            return place
-        anew = "To train from the beginning, delete the directory"
-        if epoch >= epochs:
-            return (
-                f"{place}: `fit` number {self._fit} of this program was finished there, and takes "
-                f"no further step. {anew}"
+        is_finished = Label.of(snapshot.about).finished
+        if "progress" in self.parts and epoch >= epochs:
+            done = (
+                f"{this} was finished in {self.backup_dir} ({place})"
+                if is_finished
+                else f"{self.backup_dir} holds the end of epoch {epoch} ({place}), and `epochs` is "
+                f"{epochs}"
             )
+            return (
+                f"nothing to do: {done}. To go on, raise `epochs`; to train anew, delete the "
+                "directory"
+            )
+        if not is_finished:
+            return going_on
         if kept["stop_training"]:
             return (
-                f"{place}: a callback has ended `fit` number {self._fit} of this program there, "
-                "and it takes no further step, unless that callback decides otherwise now. "
-                f"{anew}"
+                f"{going_on}: a callback has ended {this} there, and it takes no further step, "
+                "unless that callback decides otherwise now. To train anew, delete the directory"
             )
         if kept["data"].get("ended"):
-            return (
-                f"{place}: `fit` number {self._fit} of this program has ended there with its data"
-            )
-        return place
+            return f"{going_on}: {this} has ended there with its data"
+        return going_on
 
     def _hold_up(self) -> None:
         """Lets this `fit` take no step, since one before it was interrupted and is to go on."""

@@ -116,6 +116,10 @@ class RollBack(TrainingCallback):
         elif self._good is not None:
             self._go_back()
 
+    def on_restored(self) -> None:
+        """Takes the restored state for a good one: its logs were judged before it was kept."""
+        self._judged = (self._place, False)
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the number of rollbacks as a dict, to keep it when training is restarted."""
         return {"rollbacks": self.rollbacks}
@@ -186,7 +190,6 @@ class RollBack(TrainingCallback):
         else:
             when = f"by step {step} of epoch {epoch + 1}" if step else f"in epoch {epoch}"
             warn_user(f"Training went wrong {when}; going back to step {to} of the training.")
-        self._judged = None
         if self._skip:
             self._bad_at = max(self._bad_at or self._place, self._place)
         self.training.request_restore(self._good, skip=self._skipped if skips else 0)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import socket
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,11 +20,14 @@ from pathlib import Path
 from typing import TypeVar
 from zipfile import BadZipFile
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 T = TypeVar("T")
 
 _SILENCE_IS_FAILURE = 20.0  # timeout in seconds; by default urllib waits for an answer for ever
+# Seconds of waiting for another process after which the user is told, and after which the data set
+# is loaded at the same time: the other process may be suspended. A download takes minutes at most.
+_TOLD_AFTER, _LONGEST_WAIT = 5.0, 600.0
 # The errors that reading a truncated or overwritten file raises.
 _DAMAGED = (EOFError, ValueError, zlib.error, BadGzipFile, BadZipFile)
 
@@ -140,8 +144,9 @@ def _error(download: Download, cause: BaseException | None) -> DownloadError:
 def _alone(download: Download) -> Iterator[None]:
     """Context in which no other process of this host loads the same data set.
 
-    It first waits until no other process does so. For this it uses a lock in Keras' cache. If the
-    cache cannot be locked, a warning is issued, and the block runs without the lock.
+    It first waits until no other process does so, for some minutes at most. For this it uses a lock
+    in Keras' cache. If the cache cannot be locked, or another process does not end, a warning is
+    issued, and the block runs without the lock.
 
     Args:
         download: The source of the data set.
@@ -152,7 +157,14 @@ def _alone(download: Download) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             # FileLock's fallback counts the mere existence of a file as a lock, which would remain
             # after a process was killed.
-            stack.enter_context(FileLock(path, fallback_to_soft=False))
+            stack.enter_context(_acquired(FileLock(path, fallback_to_soft=False), download))
+        except Timeout:
+            warnings.warn(
+                f"Another process has held {path} for {_LONGEST_WAIT:g} s; perhaps it is "
+                f"suspended, or of another user. {download.name!r} is loaded without waiting any "
+                "longer. End that process, or set KERAS_HOME to a folder of your own.",
+                stacklevel=5,
+            )
         except OSError as error:  # a read-only cache, or a network file system without locks
             warnings.warn(
                 f"{path} cannot be locked ({error}): processes that load {download.name!r} at the "
@@ -160,6 +172,20 @@ def _alone(download: Download) -> Iterator[None]:
                 stacklevel=5,
             )
         yield
+
+
+def _acquired(lock: FileLock, download: Download) -> contextlib.AbstractContextManager[object]:
+    """Waits for a lock, and tells the user if that takes long."""
+    try:
+        return lock.acquire(timeout=_TOLD_AFTER)
+    except Timeout:
+        print(
+            f"kfit: waiting for another process, which loads {download.name!r} and holds "
+            f"{lock.lock_file}",
+            file=sys.stderr,
+            flush=True,
+        )
+        return lock.acquire(timeout=_LONGEST_WAIT)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,10 @@ from typing import Any
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
+_LONGEST = 100
+"""The most characters of a wrong value that an error message shows."""
+
+
 class CommandError(Exception):
     """An error for a wrong option or argument of a `kfit` command.
 
@@ -34,7 +38,9 @@ def check_seconds(name: str, value: Any, *, above_zero: bool = False, others: st
     """
     if not _is_number(value) or value < 0 or (above_zero and value == 0):
         least = "above 0" if above_zero else "from 0 up"
-        raise ValueError(f"`{name}` is {value!r}; expected a number of seconds {least}{others}")
+        raise ValueError(
+            f"`{name}` is {shown(value)}; expected a number of seconds {least}{others}"
+        )
 
 
 def check_directory(name: str, path: str | os.PathLike[str]) -> str:
@@ -85,7 +91,7 @@ def check_positive(**arguments: Any) -> None:
     """
     for name, value in arguments.items():
         if value is not None and not (is_integer(value) and value >= 1):
-            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {value!r}")
+            raise ValueError(f"`{name}` must be an integer of at least 1. Received: {shown(value)}")
 
 
 def checked_save_freq(save_freq: Any, *words: str, others: Sequence[str] = ()) -> Any:
@@ -109,7 +115,8 @@ def checked_save_freq(save_freq: Any, *words: str, others: Sequence[str] = ()) -
         return int(save_freq)
     allowed = [*(f'"{word}"' for word in words), "a number of steps of at least 1", *others]
     raise ValueError(
-        f"`save_freq` must be {', '.join(allowed[:-1])} or {allowed[-1]}. Received: {save_freq!r}"
+        f"`save_freq` must be {', '.join(allowed[:-1])} or {allowed[-1]}. "
+        f"Received: {shown(save_freq)}"
     )
 
 
@@ -137,6 +144,15 @@ def read_seconds(option: str, text: str | None, *, above_zero: bool = False) -> 
         least = "above 0" if above_zero else "from 0 up"
         raise CommandError(f"`{option}` is {text!r}; expected a number of seconds {least}")
     return number
+
+
+def shown(value: Any) -> str:
+    """Returns a wrong value for an error message: an array by its shape, others cut short."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"an array of shape {shape}"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def is_integer(value: Any) -> bool:

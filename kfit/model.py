@@ -83,6 +83,8 @@ def _forwarded(declared: Callable[_P, _R]) -> Callable[_P, _R]:
     @wraps(declared)
     def called(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         name = declared.__name__
+        if isinstance(model, keras.Model):
+            _check_keywords(declared, model, kwargs)
         if "devices" in kwargs and own_method(model, name) is None:
             raise TypeError(
                 f"`kfit.{name}` has no argument `devices`; pass strategy=kfit.distribute.Mirrored("
@@ -91,6 +93,26 @@ def _forwarded(declared: Callable[_P, _R]) -> Callable[_P, _R]:
         return getattr(trainer_of(model, strategy), name)(*args, **kwargs)
 
     return cast(Callable[_P, _R], called)
+
+
+def _check_keywords(
+    declared: Callable[..., Any], model: keras.Model, given: Mapping[str, Any]
+) -> None:
+    """Checks the names of arguments before a strategy is chosen, which may be told or take long.
+
+    Args:
+        declared: The function that declares the arguments, such as `kfit.fit`.
+        model: The model. A method of its own, which may take others, checks them itself.
+        given: The keyword arguments of the call.
+
+    Raises:
+        TypeError: If there is an argument that the function does not have.
+    """
+    name = declared.__name__
+    known = {*inspect.signature(declared).parameters, "devices"}
+    unknown = next((each for each in given if each not in known), None)
+    if unknown is not None and own_method(model, name) is None:
+        raise TypeError(f"{name}() got an unexpected keyword argument {unknown!r}")
 
 
 def _declared_by(declared: Callable[_P, _R]) -> Callable[[Callable[..., Any]], Callable[_P, _R]]:
@@ -276,6 +298,7 @@ class _Fitting(_OfKeras):
         If `strategy` is None, the strategy that kfit used last for this model is used again, or
         "auto" if there is none. See `kfit.Trainer.fit` for the other arguments.
         """
+        _check_keywords(fit, self, kwargs)
         with taking_over(trainer_of(self, strategy)):
             return super().fit(*args, **kwargs)
 
@@ -287,6 +310,7 @@ class _Fitting(_OfKeras):
 
         See `kfit.Trainer.evaluate` for the other arguments.
         """
+        _check_keywords(evaluate, self, kwargs)
         with taking_over(trainer_of(self, strategy)):
             return super().evaluate(*args, **kwargs)
 
@@ -298,6 +322,7 @@ class _Fitting(_OfKeras):
 
         See `kfit.Trainer.predict` for the other arguments.
         """
+        _check_keywords(predict, self, kwargs)
         with taking_over(trainer_of(self, strategy)):
             return super().predict(*args, **kwargs)
 

@@ -30,7 +30,7 @@ from typing import Any
 
 from kfit.cluster.resolvers import current_cluster
 from kfit.heartbeat.tracebacks import each_for_user, for_user
-from kfit.user_files.replacement import check_replaceable, replace
+from kfit.user_files.replacement import check_replaceable, keep_mode, replace
 
 _ENDING = 40
 """The last characters of a file's name that its temporary name has as well."""
@@ -60,7 +60,8 @@ def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
 
     All tasks that save must enter the context. On the chief the path is a temporary one beside
     `path`. When the context ends, what was written there is synced to the disk and replaces `path`
-    atomically: readers see either the old file or the complete new one, also after a crash. (A
+    atomically: readers see either the old file or the complete new one, also after a crash. The new
+    one has the permissions of the old one. (A
     directory is replaced atomically only if the system can exchange two directories, as Linux can.)
     If an error is raised in the context, `path` is unchanged. On other tasks the path is in a
     temporary directory, which is removed at the end.
@@ -175,6 +176,7 @@ def saving_whole(save: Callable[..., Any]) -> Callable[..., Any]:
         with _beside(target) as aside:
             with _naming(filepath, aside):
                 save(model, aside, overwrite, **options)
+            keep_mode(aside, target)
             os.replace(aside, target)
         return None
 

@@ -25,11 +25,9 @@ from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.distribute.dataset_sharding import in_order
 from kfit.distribute.factory import as_strategy, explain_choice, tell_choice
-from kfit.distribute.python_random import drawn_apart
 from kfit.distribute.scopes import check_scope
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
-from kfit.fingerprints.plain import plain
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
 from kfit.inputs import Batches, columns_as_arrays, kind_of, split_validation
@@ -54,6 +52,7 @@ from kfit.training.arguments import (
     check_epochs,
     check_profile,
     check_shuffle,
+    check_takes_no_targets,
     validation_rule,
     warn_of_one_reading,
     warn_of_unused,
@@ -65,6 +64,7 @@ from kfit.training.fit_executor import FitExecutor
 from kfit.training.fit_state import FitState
 from kfit.training.numbers_only import require_numbers
 from kfit.training.one_batch import OneBatchMaker
+from kfit.training.order_seeds import OrderSeeds
 from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
 from kfit.training.progress_bar import bars_shown
 from kfit.training.ready_model import ReadyModel
@@ -78,7 +78,6 @@ from kfit.verification.verify import check_replicas, verify
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_SEED_STRIDE = 0x9E3779B1
 
 
 def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -136,7 +135,9 @@ class Trainer:
             only before it runs its first operation, so `model` must be a function then. Names of
             devices, such as `["GPU:0", "GPU:1"]`, take these. None takes all.
         seed: Seed of the order of the data. If it is None, the chief draws a seed for all workers
-            from Python's `random`, which `keras.utils.set_random_seed` seeds.
+            from Python's `random`, which `keras.utils.set_random_seed` seeds. Each `fit` has
+            another order; the orders repeat after `keras.utils.set_random_seed`, or in a new
+            trainer with the same `seed`.
 
     Raises:
         ValueError: If `model`, `strategy`, `devices` or `seed` is none of these, if it is too late
@@ -169,8 +170,8 @@ class Trainer:
         warn_of_own_functions(self._model)
         self._one_batch = OneBatchMaker()
         self._comparison = BatchComparison(self._strategy)
-        self._seed = self._given_seed = seed
-        self._fits = 0
+        given = None if seed is None else int(seed)  # as snapshots need it
+        self._seeds = OrderSeeds(given, self._model, self._strategy.host_collectives)
         self._single_steps = False
         self._interrupted = False
         self._account: Account | None = None
@@ -416,9 +417,9 @@ class Trainer:
             strategy=self._strategy,
             batch_size=batch_size,
             steps=steps_per_epoch,
-            steps_per_execution=self._model.steps_per_execution,
+            steps_per_execution=int(self._model.steps_per_execution),  # as snapshots need it
             shuffle=shuffle,
-            seed=self._seed_of_fit(),
+            seed=self._seeds.of_next_fit(),
             class_weight=class_weight,
         )
         warn_of_unused(batch_size, batches, kind_of(x))
@@ -457,9 +458,9 @@ class Trainer:
                     self._model,
                     (x, y, sample_weight),
                     validation_data,
-                    seed=self._given_seed,
+                    seed=self._seeds.given,
                     class_weight=class_weight,
-                    validation={"steps": validation_steps, "freq": plain(validation_freq)},
+                    validation={"steps": validation_steps, "freq": validation_freq},
                 ),
             )
             self._open_account(state, epochs - initial_epoch, verbose, profile)
@@ -587,6 +588,7 @@ class Trainer:
             Arrays of shape `(examples, ...)` in the structure of the model's outputs, with the rows
             of the next batch or of the next few batches.
         """
+        check_takes_no_targets(batch_size)
         check_callbacks(callbacks)
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(in_order(x, self._strategy), None, None, batch_size, steps)
@@ -692,15 +694,16 @@ class Trainer:
         check_class_weight(class_weight)
         check_positive(batch_size=batch_size, steps_per_epoch=steps_per_epoch, steps=steps)
         check_replicas(replicas, self._strategy.num_workers)
+        seed = self._seeds.given or 0
         return verify(
             self._model,
-            lambda strategy: self._way_of(Trainer(self._model, strategy)),
+            lambda strategy: self._way_of(Trainer(self._model, strategy, seed=seed)),
             (x, y, sample_weight),
             replicas=replicas,
             steps=steps,
             batch_size=batch_size,
             shuffle=shuffle,
-            seed=self._given_seed or 0,
+            seed=seed,
             class_weight=class_weight,
             steps_per_epoch=steps_per_epoch,
         )
@@ -964,7 +967,7 @@ class Trainer:
                 that the progress bar shows.
         """
         model, strategy = self._model, self._strategy
-        fixed = model.steps_per_execution
+        fixed = int(model.steps_per_execution)
         made = callback_list(
             callbacks,
             model,
@@ -982,21 +985,6 @@ class Trainer:
             heartbeat=self._heartbeat,
             turns=self._ready.turns,
         )
-
-    def _seed_of_fit(self) -> int:
-        """Returns the seed of the data's order in the next `fit`; it is the same on all workers.
-
-        Each `fit` gets a different seed. All seeds follow from the `seed` that the user gave to the
-        trainer. If the user gave none, the first call of this method draws a number on the chief
-        and sends it to all tasks, so all tasks must call the method. The number follows from the
-        state of Python's `random`. The state is not changed, so that the user's code draws the same
-        numbers as with Keras.
-        """
-        if self._seed is None:
-            drawn = drawn_apart(31)
-            self._seed = int(self._strategy.host_collectives.all_gather([drawn])[0, 0])
-        self._fits += 1
-        return self._seed + (self._fits - 1) * _SEED_STRIDE
 
     def _check_cluster(self) -> None:
         """Refuses to train on an evaluator; warns if the cluster was described too late."""

@@ -46,11 +46,22 @@ def test_how_often_to_save() -> None:
     assert type(checked_save_freq(np.int64(3), "epoch")) is int
 
 
-@pytest.mark.parametrize("value", [True, 0, -1, 1.5, None, "auto", ["epoch"], np.ones(2)])
+@pytest.mark.parametrize("value", [True, 0, -1, 1.5, None, "auto", ["epoch"]])
 def test_how_often_not_to_save(value: Any) -> None:
     wanted = '`save_freq` must be "epoch" or a number of steps of at least 1. Received: '
     with pytest.raises(ValueError, match=re.escape(wanted + repr(value))):
         checked_save_freq(value, "epoch")
+
+
+def test_long_values_are_shown_shortly() -> None:
+    for value, says in (
+        (np.ones(64), r"Received: an array of shape \(64,\)$"),
+        (list(range(1000)), r"Received: \[0, 1, 2, .{90,95}\.\.\.$"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            check_positive(batch_size=value)
+        with pytest.raises(ValueError, match=says):
+            checked_save_freq(value, "epoch")
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/backup", "s3://b", "file:///tmp/x", "HDFS://a/b"])

@@ -8,6 +8,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,16 @@ def test_an_argument_that_a_method_does_not_have_is_named(tiny: Any) -> None:
         told = r"model\.train_on_batch\(\) got an unexpected keyword argument 'strategy'$"
         with pytest.raises(TypeError, match=told):
             model.train_on_batch(x, y, strategy="mirrored")
+
+
+def test_the_arguments_are_checked_before_a_strategy_is_chosen(
+    tiny: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (x, y), model = tiny.data(20), kfit.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    for fit in (partial(kfit.fit, model), model.fit, partial(kfit.evaluate, tiny.model())):
+        with pytest.raises(TypeError, match=r"'batchsize'\. Did you mean 'batch_size'\?$"):
+            fit(x, y, batchsize=2)
+    assert capsys.readouterr().out == ""
 
 
 def test_an_install_of_no_strategy_is_refused_and_changes_nothing(tiny: Any) -> None:

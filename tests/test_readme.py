@@ -12,7 +12,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def program() -> str:
     """The README's ten lines."""
-    [found] = re.findall(r"```python\n(import keras, kfit\n\n.*?)```", README, re.DOTALL)
+    [found] = re.findall(r"```python\n(import kfit, keras\n\n.*?)```", README, re.DOTALL)
     return str(found)
 
 

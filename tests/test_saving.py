@@ -44,6 +44,29 @@ def test_a_name_may_be_as_long_as_the_file_system_takes(tmp_path: Any, tiny: Any
     assert os.listdir(tmp_path) == [path.name]
 
 
+def test_a_private_model_stays_private(
+    tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = tmp_path / "model.keras", tmp_path / "saved"
+    path.write_bytes(OLD)
+    path.chmod(0o600)
+    with saving.write_path(path) as aside:
+        tiny.model().save(aside)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    monkeypatch.setenv("TF_CONFIG", WORKER_1)
+    with kfit.install("one_device"):
+        tiny.model().save(path)
+    assert path.stat().st_mode & 0o777 == 0o640
+    monkeypatch.delenv("TF_CONFIG")
+    folder.mkdir(0o700)
+    for content in ("old", "new"):
+        with saving.write_path(folder) as aside:
+            os.mkdir(aside)
+            Path(aside, "a").write_text(content)
+    assert (folder.stat().st_mode & 0o777, (folder / "a").read_text()) == (0o700, "new")
+
+
 def test_when_saving_fails_the_old_one_stays(tmp_path: Any) -> None:
     path = tmp_path / "model.keras"
     path.write_bytes(OLD)

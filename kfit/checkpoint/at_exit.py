@@ -282,7 +282,7 @@ def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
         The C functions to call if the process exits with status 0, each with its argument, in the
         order of the calls. They delete `.kfit-ending`, and then the snapshots. Under `kfit run`
         there are none, since its supervisor deletes `.kfit-ending`; in a process that it does not
-        watch, only `.kfit-ending` is deleted.
+        watch, only `.kfit-ending` is deleted. If the supervisor cannot be told, nothing is deleted.
     """
     directory = os.path.dirname(lock.path)
     here = _opened(directory)
@@ -293,7 +293,7 @@ def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
     found = [(unlink, f"{here}/{MARKER}")]
     if lock.run is not None:
         lock.release()
-        if Heartbeat.of_environment().note_end(os.path.join(directory, MARKER)):
+        if _is_told_to_supervisor(directory):
             return []
     else:
         _HELD.append(lock)  # keeps the directory locked until the process has ended
@@ -310,6 +310,26 @@ def _at_exit_of(lock: DirectoryLock) -> list[tuple[Any, int | None]]:
         found += [(unlink, f"{here}/{os.path.basename(lock.path)}"), (rmdir, directory)]
     # `strdup` copies the path to memory that is still valid after Python has shut down.
     return [(function, _LIBC.strdup(os.fsencode(_GATE + path))) for function, path in found]
+
+
+def _is_told_to_supervisor(directory: str) -> bool:
+    """Returns whether a supervisor decides if the snapshots are still needed; tells it of the end.
+
+    If it cannot be told, `.kfit-ending` stays, and so do the snapshots: another task may still
+    fail.
+    """
+    marker = os.path.join(directory, MARKER)
+    try:
+        return Heartbeat.of_environment().note_end(marker)
+    except OSError as error:
+        print(
+            f"kfit: note: `kfit run` could not be told that the training in {directory} has ended "
+            f"({error.strerror}), so its snapshots stay, and the next run resumes from them. "
+            "Delete the folder to begin anew.",
+            file=sys.stderr,
+            flush=True,
+        )
+        return True
 
 
 def _opened(directory: str) -> str:

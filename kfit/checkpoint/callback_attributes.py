@@ -1,4 +1,6 @@
-"""Selects which attributes of a callback are saved in snapshots, if it has no `state_dict`.
+"""Selects which attributes of a callback are saved in snapshots.
+
+A callback that the program gives a `state_dict` has no other state than this. Of the others:
 
 - A direct subclass of `keras.callbacks.Callback`: all attributes.
 - A subclass of another callback of Keras or kfit: the attributes that the code of the subclass
@@ -34,15 +36,15 @@ def attributes_of(
     that runs no code of the user's.
 
     Args:
-        callback: The callback, which has no `state_dict`.
+        callback: The callback. It has no `state_dict`, or that of a callback of kfit.
         remembered: Names of attributes to leave out, since they are saved in another way.
         foreign: Ids (as of `id`) of objects to leave out, since they are not part of the callback,
             such as the model's variables.
     """
-    kinds = [kind for kind in type(callback).__mro__ if not _is_known(kind)]
-    bases = [kind for kind in type(callback).__mro__ if _is_known(kind)]
+    kinds = [kind for kind in type(callback).__mro__ if not is_of_library(kind)]
+    bases = [kind for kind in type(callback).__mro__ if is_of_library(kind)]
     if not kinds:
-        given = {name for name, value in vars(callback).items() if is_own(value, callback)}
+        given = {name for name, value in vars(callback).items() if _is_given(value, callback)}
         is_used = given or names_in(callback)
         return Attributes(callback, given.__contains__, foreign) if is_used else None
     left_out = _OF_KERAS | ({"training"} if hasattr(bases[0], "training") else set())
@@ -57,8 +59,13 @@ def attributes_of(
     return Attributes(callback, looks, foreign)
 
 
-def _is_known(kind: type) -> bool:
-    return kind is object or kind.__module__.partition(".")[0] in ("keras", "kfit")
+def is_of_library(defined: Any) -> bool:
+    """Returns whether a class or a method is defined by Keras, kfit or, as `object`, by Python."""
+    return defined is object or defined.__module__.partition(".")[0] in ("keras", "kfit")
+
+
+def _is_given(value: Any, callback: keras.callbacks.Callback) -> bool:
+    return is_own(value, callback) and not type(value).__module__.startswith("kfit.")
 
 
 def names_used_by(kind: type) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from kfit.checkpoint.callback_attributes import attributes_of
+from kfit.checkpoint.callback_attributes import attributes_of, is_of_library
 from kfit.checkpoint.callback_names import assigned, marks_of, named
 from kfit.checkpoint.event_files import have_to_itself
 from kfit.checkpoint.schema import (
@@ -40,9 +40,15 @@ from kfit.checkpoint.written_files import (
     take_up_events,
 )
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.internals.callbacks import ORBAX, record_by_count, set_counted_batches
+from kfit.internals.callbacks import (
+    ORBAX,
+    choose_comparison,
+    record_by_count,
+    set_counted_batches,
+)
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
+from kfit.objects.holders import put
 
 _RESUMED_AT = "resumed_at"
 """The attribute that kfit adds to a History: how many epochs were done at each resume."""
@@ -127,8 +133,9 @@ class CallbackStates:
     ) -> None:
         """Records the attributes of callbacks: those that change from now on are saved as state.
 
-        Called after `on_train_begin`. Callbacks that define their state with `state_dict` are
-        skipped.
+        Called after `on_train_begin`. Callbacks that the program's own code gives a `state_dict`
+        are skipped. Each callback has a state of its own, so what one callback knows of another one
+        is not part of its state.
 
         Args:
             callbacks: The callbacks, in their order.
@@ -142,9 +149,11 @@ class CallbackStates:
             ValueError: If a callback has only one of `state_dict` and `load_state_dict`, or a state
                 that can't be saved.
         """
+        others = {*foreign, *map(id, callbacks)}
         for name, _, callback in named(callbacks):
-            if not _says(name, callback) and id(callback) not in foreign:
-                found = attributes_of(callback, _remembered(callback), foreign)
+            says_all = _says(name, callback) and not is_of_library(callback.state_dict)
+            if not says_all and id(callback) not in foreign:
+                found = attributes_of(callback, _remembered(callback), others)
                 if found is not None:
                     self._attributes[id(callback)] = found
         if saves:
@@ -165,17 +174,17 @@ class CallbackStates:
                 rewind_rows_of_later_fits(callback, epoch)
 
     def state_dict(self, callbacks: Sequence[keras.callbacks.Callback]) -> list[State]:
-        """Returns the states of the callbacks that have a state, in the order of the callbacks.
+        """Returns the states of the callbacks that may have a state, in their order.
 
         The state of a user's callback that has no method `state_dict` consists of the attributes
         that have changed during training. If some of them can't be saved, a warning lists them,
         once for each callback.
 
         Returns:
-            A dict for each callback that has a state. "callback" is the callback's name, and
+            A dict for each such callback. "callback" is the callback's name, and
             "marks" tells it from others of its class. "state" is the result of its `state_dict` or,
             for a callback of Keras, what kfit has read from it; it may be None. "attributes" is the
-            list of the attributes that have changed.
+            list of the attributes that have changed, which may be empty.
 
         Raises:
             TypeError: If the `state_dict` of a callback returned neither a dict nor None.
@@ -190,7 +199,8 @@ class CallbackStates:
             if not isinstance(state, dict | None):
                 raise TypeError(f"`{name}.state_dict` must return a dict. It returned: {state!r}")
             attributes = self._attributes_of(name, callback)
-            if state is not None or attributes:
+            # An entry without state keeps the place of a callback among others of its class.
+            if state is not None or id(callback) in self._attributes:
                 try:
                     split(state)
                 except ValueError as error:
@@ -332,6 +342,8 @@ class CallbackStates:
             else:  # no state was saved, since no attribute had changed
                 self._load_attributes(callback, [])
         for entry in left if warn else ():
+            if entry["state"] is None and not entry["attributes"]:
+                continue
             marks = ", ".join(f"{name}={mark!r}" for name, mark in entry.get("marks", {}).items())
             called = f"{entry['callback']} with {marks}" if marks else entry["callback"]
             warn_user(
@@ -377,7 +389,9 @@ class CallbackStates:
         else:
             for attribute in _remembered(callback):
                 if attribute in state:
-                    setattr(callback, attribute, state[attribute])
+                    put(vars(callback), attribute, state[attribute])  # in place, if others hold it
+            if state.get("best") is not None:
+                choose_comparison(callback)
         if isinstance(callback, keras.callbacks.History):
             callback.resumed_at = state.get(_RESUMED_AT, [])
             callback.model.history = callback

@@ -14,7 +14,16 @@ from typing import Any
 
 import keras
 
-from kfit.checkpoint.state import Part, SnapshotMismatchError, differences, entries, key_of
+from kfit.checkpoint.state import (
+    Part,
+    SnapshotMismatchError,
+    differences,
+    entries,
+    form_in,
+    form_of,
+    key_of,
+)
+from kfit.cluster.printable import printable
 from kfit.distribute import variable_values
 from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.strategy import Strategy
@@ -80,7 +89,7 @@ class LateVariables:
         if lines:
             raise SnapshotMismatchError(
                 "The first step of the model has made other variables than the snapshot holds:\n  "
-                + "\n  ".join(lines)
+                + "\n  ".join(map(printable, lines))
                 + "\nUse the `train_step` and the optimizers that the model was saved with."
             )
         own = [e.variable for e in entries(self._model) if e.part in self._parts]
@@ -109,6 +118,24 @@ class LateVariables:
         variables = [variable for variable, _ in both]
         variable_values.set_values(variables, [kept["value"] for _, kept in both], self._strategy)
         self._given.update(id(variable) for variable in variables)
+
+
+def give_known_metrics(model: keras.Model, kept: Kept, strategy: Strategy) -> None:
+    """Restores the metrics that are both in a model and in a snapshot.
+
+    Those that only the model has stay as they are, and those that only the snapshot has are left
+    out. So are metrics of the same name whose number or shape is another one.
+
+    Args:
+        model: The model, whose metrics may be others than when the snapshot was saved.
+        kept: The variables of the snapshot, as `take_variables` returned them.
+        strategy: The adapter, kfit's wrapper of the `tf.distribute` strategy.
+    """
+    own = [entry for entry in entries(model) if entry.part == "metrics"]
+    found = pairs(own, [entry for entry in kept if entry["part"] == "metrics"])
+    both = [(v, entry) for entry, v in found if v is not None and form_of(v) == form_in(entry)]
+    values = [entry["value"] for _, entry in both]
+    variable_values.set_values([variable for variable, _ in both], values, strategy)
 
 
 def pairs(own: Sequence[tuple[Part, str, Any]], kept: Kept) -> list[tuple[dict[str, Any], Any]]:

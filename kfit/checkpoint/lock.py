@@ -29,6 +29,7 @@ from typing import Any
 
 from kfit.checkpoint import marks
 from kfit.checkpoint.marks import Marks
+from kfit.checkpoint.schema import LARGEST
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.user_files.foreign_json import parse_json
 from kfit.user_files.ownership import ForeignFileError, check_owner
@@ -45,8 +46,6 @@ _TYPES = {
     "ended": str | None,
     "fits": list,
 }
-_MOST_LOCKS = 1 << 62
-"""The greatest lock count: the name of a snapshot begins with it, and cannot have any length."""
 _RUN, _GENERATION = "KFIT_RUN", "KFIT_GENERATION"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
@@ -289,7 +288,7 @@ class DirectoryLock:
             raise self._foreign()
         if not all(isinstance(found[key], kind) for key, kind in _TYPES.items()):
             raise self._foreign()
-        if not 0 <= found["lock_count"] <= _MOST_LOCKS:
+        if not 0 <= found["lock_count"] < LARGEST:
             raise self._foreign()
         try:
             return {**found, "fits": marks.parse(found["fits"])}

@@ -6,6 +6,7 @@ has another form than it must have. Larger checks are made of smaller ones.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -17,7 +18,8 @@ Check: TypeAlias = Callable[[Any, str], None]
 LARGEST = 1 << 62
 """The greatest number that a count, for example of steps, can be."""
 
-_WITHOUT_JOINERS = {ord(joiner): None for joiner in "\u200c\u200d"}
+_ORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""The characters that change in which order a terminal shows the others."""
 
 
 def is_a(*kinds: type) -> Check:
@@ -59,12 +61,23 @@ def seconds(value: Any, place: str) -> None:
 
 
 def text(value: Any, place: str) -> None:
-    """Checks that a value is a text without control characters, so that it can be printed.
+    """Checks that a value is a text that UTF-8 can encode.
 
-    The invisible characters that join letters and emoji are allowed, for the names of layers.
+    It may have any characters, since the names of models, layers and metrics may. So whoever prints
+    it must escape it (`kfit.cluster.printable`).
     """
     is_a(str)(value, place)
-    if not value.translate(_WITHOUT_JOINERS).isprintable():
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError(f"{place} is {value!r:.50}; expected a text that UTF-8 can encode")
+
+
+def line(value: Any, place: str) -> None:
+    """Checks that a value is a text that can be printed: it has no control characters.
+
+    Spaces of all kinds and the invisible characters that join letters and emoji are allowed.
+    """
+    text(value, place)
+    if any(unicodedata.category(each) in ("Cc", "Zl", "Zp") or each in _ORDERING for each in value):
         raise ValueError(f"{place} is {value!r:.50}; expected a text without control characters")
 
 

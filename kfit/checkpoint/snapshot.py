@@ -119,15 +119,17 @@ def without_others(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_scalars(tree: Any) -> Any:
-    """Returns a tree of dicts and lists with NumPy's scalars in place of arrays of no dimension.
+    """Returns a copy of a tree, with NumPy's scalars in place of arrays of no dimension.
 
     On disk both are the same, but only a scalar can be formatted, and a float64 be written as JSON.
+    The arrays are copied, too: whoever gets the tree may write into them, and a snapshot in memory
+    is restored again.
     """
     if isinstance(tree, dict):
         return {key: with_scalars(part) for key, part in tree.items()}
     if isinstance(tree, list):
         return [with_scalars(part) for part in tree]
-    return tree[()] if isinstance(tree, np.ndarray) and tree.ndim == 0 else tree
+    return tree.copy()[()] if isinstance(tree, np.ndarray) else tree
 
 
 def _is_kept(value: Any) -> bool:

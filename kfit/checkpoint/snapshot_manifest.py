@@ -13,6 +13,7 @@ import hmac
 from typing import Any, NamedTuple
 
 from kfit.checkpoint.snapshot import to_json
+from kfit.cluster.printable import printable
 from kfit.cluster.signing import key_from, signature
 from kfit.user_files.foreign_json import parse_json
 
@@ -25,7 +26,14 @@ LARGEST = 1 << 24
 
 
 class DamagedSnapshotError(ValueError):
-    """An error that is raised if the files of a snapshot differ from what was written."""
+    """An error that is raised if the files of a snapshot differ from what was written.
+
+    Args:
+        text: What is wrong. It may quote what a stranger has written, so it is cut and escaped.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(printable(text))
 
 
 class FileEntry(NamedTuple):
@@ -80,9 +88,11 @@ def parse(text: bytes, key: bytes = b"") -> Manifest:
         key: The key with which the manifest must be signed; if empty, a signature is not looked at.
 
     Raises:
-        DamagedSnapshotError: If the manifest differs from what was written, has another format, or
-            is not signed with the key.
+        DamagedSnapshotError: If the manifest is too large, differs from what was written, has
+            another format, or is not signed with the key.
     """
+    if len(text) > LARGEST:
+        raise DamagedSnapshotError(f"{NAME} has more than {LARGEST} bytes")
     content = decoded(NAME, text)
     if not isinstance(content, dict):
         raise DamagedSnapshotError(f"{NAME} does not have the SHA-256 that it names")
@@ -95,7 +105,7 @@ def parse(text: bytes, key: bytes = b"") -> Manifest:
         )
     if content.get("format") != FORMAT:
         raise DamagedSnapshotError(
-            f"{NAME} has format {content.get('format')!r}; this kfit reads {FORMAT}"
+            f"{NAME} has format {content.get('format')!r:.50}; this kfit reads {FORMAT}"
         )
     about, files = content.get("about"), content.get("files")
     if not isinstance(about, dict) or not isinstance(files, dict):
@@ -113,7 +123,7 @@ def _entry(name: str, found: Any) -> FileEntry:
         size, sha256 = found["size"], found["sha256"]
         if type(size) is int and size >= 0 and isinstance(sha256, str):
             return FileEntry(size, sha256)
-    raise DamagedSnapshotError(f"{NAME} has no valid size and SHA-256 of {name!r}")
+    raise DamagedSnapshotError(f"{NAME} has no valid size and SHA-256 of {name!r:.50}")
 
 
 def decoded(name: str, text: bytes) -> Any:

@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.snapshot import Snapshot
+from kfit.cluster.printable import printable
 from kfit.distribute import variable_values
 from kfit.distribute.owned import owned_optimizers, owned_variables
 from kfit.distribute.python_random import undisturbed
@@ -182,7 +183,7 @@ def restore(
     if lines:
         raise SnapshotMismatchError(
             f"`snapshot`, of step {snapshot.about['step']}, must be of this model; it differs:\n  "
-            + "\n  ".join(lines)
+            + "\n  ".join(map(printable, lines))
             + "\nBuild the model in the same way as the program that saved the snapshot."
         )
     give_variables(model, snapshot.state["variables"], parts, strategy)
@@ -211,8 +212,8 @@ def differences(
     for part in ("model", "optimizer", "metrics"):
         if part not in parts:
             continue
-        own = [(e.name, _form_of(e.variable)) for e in entries(model) if e.part == part]
-        other = [(e["name"], _form(e)) for e in kept if e["part"] == part]
+        own = [(e.name, form_of(e.variable)) for e in entries(model) if e.part == part]
+        other = [(e["name"], form_in(e)) for e in kept if e["part"] == part]
         lines += [f"{part}: {line}" for line in _compare(own, other, may_lack)]
         if lines:
             break  # what an optimizer holds follows from the model
@@ -314,11 +315,13 @@ def _ids(variables: Iterable[Any]) -> set[int]:
     return {id(variable) for variable in variables}
 
 
-def _form_of(variable: keras.Variable | tf.Variable) -> str:
+def form_of(variable: keras.Variable | tf.Variable) -> str:
+    """Returns the shape and the dtype of a variable as text."""
     return f"{tuple(variable.shape)} {tf.as_dtype(variable.dtype).name}"
 
 
-def _form(entry: dict[str, Any]) -> str:
+def form_in(entry: dict[str, Any]) -> str:
+    """Returns the shape and the dtype of a variable of a snapshot as `form_of` does."""
     value = np.asarray(entry["value"])
     shape = value.shape[1:] if entry["per_replica"] else value.shape
     return f"{tuple(shape)} {value.dtype.name}"

@@ -29,24 +29,30 @@ import mmap
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
+
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
 from kfit.checkpoint.hdf5_arrays import hdf5_bytes, read_hdf5
+from kfit.checkpoint.schema import LARGEST
 from kfit.checkpoint.snapshot import ARRAYS, STATE, Snapshot, join, split, to_json
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry, Manifest
+from kfit.checkpoint.zero_pages import copy_without_zeros
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat.tracebacks import for_user, made_for_user, warn_user
 
-_NAME = re.compile(r"g(\d{4,})-(\d{8,})-step-(\d+)")
+_NAME = re.compile(r"g(\d{4,19})-(\d{8,19})-step-(\d{1,19})")
 _UUID4 = r"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"
 _LEFT_OVER = re.compile(rf"kfit-(tmp|trash)-{_UUID4}")
 _FILES = (ARRAYS, STATE, snapshot_manifest.NAME)
 """The files in the folder of a snapshot."""
+_TOLD = 5
+"""The most names, or damaged snapshots, that one message tells of."""
 _CHUNK = 1 << 24
 _HELD = 1 << 24
 """The number of bytes after which the system is asked to write its page cache to the disk."""
@@ -76,8 +82,16 @@ class SnapshotName(NamedTuple):
         """Parses the name of a snapshot; returns None if `text` is not such a name."""
         match = _NAME.fullmatch(text)
         name = None if match is None else cls(*map(int, match.groups()))
+        if name is None or max(name) > LARGEST:
+            return None
         # Leading zeros and digits of other scripts would give one name several spellings.
         return name if str(name) == text else None
+
+
+def check_name(value: Any, place: str) -> None:
+    """Checks that a value from a file is the name of a snapshot."""
+    if not isinstance(value, str) or SnapshotName.parse(value) is None:
+        raise ValueError(f"{place} is {value!r:.50}; expected the name of a snapshot")
 
 
 class NoGoodSnapshotError(RuntimeError):
@@ -97,6 +111,8 @@ class Store:
             must not delete this snapshot, since it will still be read. By default none is needed.
         check: A function that gets a snapshot that was read, and raises an error if the snapshot
             has another form than it must have. By default any snapshot is read.
+        check_own: A function that does the same with a snapshot that is being written, so that none
+            is written which `check` would refuse. By default `check`.
         key: The key that signs snapshots (`snapshot_manifest.py`); if it is empty, they are not
             signed. By default it is that of the environment.
 
@@ -115,6 +131,7 @@ class Store:
     files: Files = field(default_factory=Files, repr=False)
     is_needed: Callable[[SnapshotName], bool] | None = field(default=None, repr=False)
     check: Callable[[Snapshot], None] | None = field(default=None, repr=False)
+    check_own: Callable[[Snapshot], None] | None = field(default=None, repr=False)
     key: bytes = field(default_factory=snapshot_manifest.backup_key, repr=False)
 
     def __post_init__(self) -> None:
@@ -124,7 +141,7 @@ class Store:
                 f"Received: {self.keep}"
             )
         self._root = self.files.resolve(self.directory)
-        self.lock_count = 1 + max((name.lock_count for name in self._taken()), default=0)
+        self.lock_count = _after(name.lock_count for name in self._taken())
         self._good: set[SnapshotName] = set()
 
     @for_user
@@ -149,7 +166,8 @@ class Store:
         Raises:
             OSError: If the snapshot cannot be written; the older snapshots are then unchanged. Also
                 if old snapshots cannot be deleted; the new snapshot is then on the disk.
-            ValueError: If the state in the snapshot contains a value that cannot be saved.
+            ValueError: If the state in the snapshot contains a value that cannot be saved, or if
+                the snapshot could not be read again; the message says why.
         """
         aside = self._path(f"kfit-tmp-{uuid.uuid4().hex}")
         self.files.make_directory(aside)
@@ -158,7 +176,7 @@ class Store:
             about = {**snapshot.about, "lock_count": self.lock_count}
             self._write_files(aside, Snapshot(about, snapshot.state))
             self.files.sync_directory(aside)
-            serial = 1 + max((name.serial for name in self._taken()), default=0)
+            serial = _after(name.serial for name in self._taken())
             name = SnapshotName(self.lock_count, serial, int(snapshot.about["step"]))
             reach(Site.BEFORE_RENAME)
             self.files.rename(aside, self._path(str(name)))
@@ -200,7 +218,8 @@ class Store:
         if damages:
             raise NoGoodSnapshotError(
                 f"{self.directory} holds {len(damages)} snapshots, and all are damaged: "
-                f"{'; '.join(damages)}. To train from the start, move the directory away."
+                f"{'; '.join(damages[:_TOLD])}{_and_more(damages)}. To train from the "
+                "start, move the directory away."
             )
         return None, []
 
@@ -213,8 +232,8 @@ class Store:
     def about(self, name: SnapshotName) -> dict[str, Any] | None:
         """Returns a snapshot's description (`Snapshot.about`); None if its manifest cannot be read.
 
-        Only the manifest, which contains the description, is verified here. `verify` also verifies
-        the other files.
+        Only the manifest, which contains the description, is verified here, and that the name is
+        that of the description. `verify` also verifies the other files.
         """
         found = self._manifest(name)
         return None if found is None else found.about
@@ -230,13 +249,9 @@ class Store:
         """
         found = self._listed(name)
         text, content = (self._verified(name, file, found) for file in (STATE, ARRAYS))
-        values = snapshot_manifest.decoded(STATE, text[:])
         with _damage(f"{ARRAYS} is not a file that kfit wrote"):
-            snapshot = Snapshot(found.about, join(values, read_hdf5(content)))
-        if self.check is not None:
-            with _damage(f"{STATE} is no state of a training"):
-                self.check(snapshot)
-        return snapshot
+            arrays = read_hdf5(content)
+        return _joined(found, text[:], arrays, self.check)
 
     @for_user
     def verify(self, name: SnapshotName) -> Manifest:
@@ -262,15 +277,21 @@ class Store:
         listed = set(self.files.list(self._path(str(name))))
         if snapshot_manifest.NAME not in listed:
             raise DamagedSnapshotError(f"{snapshot_manifest.NAME} is missing")
+        found = self._described(name)
+        if listed != set(_FILES) or set(found.files) != {ARRAYS, STATE}:
+            raise DamagedSnapshotError(f"holds {_some(listed)}, lists {_some(found.files)}")
+        return found
+
+    def _described(self, name: SnapshotName) -> Manifest:
+        """Reads a snapshot's manifest, and compares the snapshot's name with it."""
         found = snapshot_manifest.parse(
             self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST), self.key
         )
-        if listed != set(_FILES) or set(found.files) != {ARRAYS, STATE}:
-            raise DamagedSnapshotError(f"holds {sorted(listed)}, lists {sorted(found.files)}")
-        if found.about.get("step") != name.step:
-            raise DamagedSnapshotError(
-                f"{snapshot_manifest.NAME} is of step {found.about.get('step')!r:.50}"
-            )
+        step, count = found.about.get("step"), found.about.get("lock_count", name.lock_count)
+        if step != name.step:
+            raise DamagedSnapshotError(f"{snapshot_manifest.NAME} is of step {step!r:.50}")
+        if count != name.lock_count:
+            raise DamagedSnapshotError(f"{snapshot_manifest.NAME} is of lock count {count!r:.50}")
         return found
 
     def _opened(self, name: SnapshotName, file: str, found: Manifest) -> BinaryIO:
@@ -360,21 +381,45 @@ class Store:
 
     def _manifest(self, name: SnapshotName) -> Manifest | None:
         try:
-            return snapshot_manifest.parse(
-                self._content(name, snapshot_manifest.NAME, snapshot_manifest.LARGEST), self.key
-            )
+            return self._described(name)
         except (DamagedSnapshotError, OSError):
             return None
 
     def _write_files(self, directory: str, snapshot: Snapshot) -> None:
-        values, arrays = split(snapshot.state)
+        values, tensors = split(snapshot.state)
+        arrays = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
+        state = to_json(values)
         entries = {
             ARRAYS: self._write(os.path.join(directory, ARRAYS), hdf5_bytes(arrays)),
-            STATE: self._write(os.path.join(directory, STATE), [to_json(values)]),
+            STATE: self._write(os.path.join(directory, STATE), [state]),
         }
         reach(Site.BEFORE_MANIFEST)
         text = snapshot_manifest.dump(Manifest(snapshot.about, entries), self.key)
+        self._require_readable(text, state, arrays)
         self._write(os.path.join(directory, snapshot_manifest.NAME), [text])
+
+    def _require_readable(
+        self, text: bytes, state: bytes, arrays: Mapping[str, np.ndarray]
+    ) -> None:
+        """Reads what is written of a snapshot, except its arrays, as `read` will.
+
+        Otherwise a loss would be noticed only when training is to be resumed.
+
+        Args:
+            text: The manifest.
+            state: The content of the file with the state.
+            arrays: The arrays by their names in the state.
+
+        Raises:
+            ValueError: If `read` would call the snapshot damaged.
+        """
+        try:
+            found = snapshot_manifest.parse(text, self.key)
+            _joined(found, state, arrays, self.check_own or self.check)
+        except DamagedSnapshotError as error:
+            raise ValueError(
+                f"The snapshot of this state could not be read again, so it is not saved: {error}"
+            ) from error
 
     def _write(self, path: str, pieces: Iterable[Any]) -> FileEntry:
         digest, size, passed_on, synced = hashlib.sha256(), 0, 0, 0
@@ -480,6 +525,15 @@ class Store:
         return os.path.join(self._root, *names)
 
 
+def _after(numbers: Iterable[int]) -> int:
+    """Returns the number after the greatest one.
+
+    No snapshot could have the number after the greatest of all, which only a stranger gives to a
+    folder. So that one does not count.
+    """
+    return 1 + max((number for number in numbers if number < LARGEST), default=0)
+
+
 @contextmanager
 def _damage(what: str) -> Iterator[None]:
     """A context in which every error means that a file is damaged.
@@ -498,19 +552,39 @@ def _damage(what: str) -> Iterator[None]:
         raise DamagedSnapshotError(f"{what}: {error}") from error
 
 
+def _joined(
+    found: Manifest,
+    text: bytes,
+    arrays: Mapping[str, np.ndarray],
+    check: Callable[[Snapshot], None] | None,
+) -> Snapshot:
+    """Returns the snapshot that has a manifest, a text of its state, and arrays.
+
+    Raises:
+        DamagedSnapshotError: If they do not fit together, or `check` refuses the snapshot.
+    """
+    values = snapshot_manifest.decoded(STATE, text)
+    with _damage(f"{STATE} does not fit {ARRAYS}"):
+        snapshot = Snapshot(found.about, join(values, arrays))
+    if check is not None:
+        with _damage(f"{STATE} is no state of a training"):
+            check(snapshot)
+    return snapshot
+
+
 def _hashed(file: BinaryIO, size: int, content: mmap.mmap | None = None) -> str:
     """Returns the SHA-256 of a file, and may read the file into memory.
 
     Args:
         file: The file.
         size: Its size in bytes. If it has grown meanwhile, the rest is not looked at.
-        content: The memory to read the file into; None to only hash it.
+        content: The memory to read the file into, which holds zeros; None to only hash it.
     """
     digest, position = hashlib.sha256(), 0
     while position < size and (piece := file.read(min(_CHUNK, size - position))):
         digest.update(piece)
         if content is not None:
-            content[position : position + len(piece)] = piece
+            copy_without_zeros(piece, content, position)
         position += len(piece)
     return digest.hexdigest()
 
@@ -520,8 +594,14 @@ def _require(file: str, found: Manifest, sha256: str) -> None:
         raise DamagedSnapshotError(f"{file} does not have the SHA-256 it was written with")
 
 
+def _some(names: Collection[str]) -> str:
+    """Returns the first names for a message; a stranger may have made many, and long ones."""
+    return ", ".join(f"{name!r:.50}" for name in sorted(names)[:_TOLD]) + _and_more(names)
+
+
+def _and_more(found: Collection[str]) -> str:
+    return f" and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
+
+
 def _tell_of(path: str, foreign: Sequence[str]) -> None:
-    warn_user(
-        f"{path} is left there: it contains {', '.join(map(repr, foreign))}, which kfit did not "
-        "write."
-    )
+    warn_user(f"{path} is left there: it contains {_some(foreign)}, which kfit did not write.")

@@ -12,12 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 from kfit.checkpoint.schema import (
+    Check,
     array,
     at_most,
     count,
     each,
     each_value,
     is_a,
+    line,
     optional,
     record,
     seconds,
@@ -79,9 +81,11 @@ def _path(value: Any, place: str) -> None:
 
 
 def _entry(value: Any, place: str) -> None:
-    kinds = {"value", "state", "position"}
-    record({"path": _path}, may=dict.fromkeys((*kinds, "process"), _anything))(value, place)
-    if len(value.keys() & kinds) != 1:
+    kinds: dict[str, Check] = dict.fromkeys(("value", "state", "position"), _anything)
+    kinds |= {"is": _path, "gone": is_a(bool)}
+    may: dict[str, Check] = {**kinds, "process": _anything, "as made": is_a(bool)}
+    record({"path": _path}, may=may)(value, place)
+    if len(value.keys() & kinds.keys()) != 1 or ("as made" in value and "value" not in value):
         raise ValueError(f"{place} has no value")
 
 
@@ -132,7 +136,7 @@ _POSITION = {
 """What the classes of `kfit.inputs` save: each some of these."""
 _VARIABLE = record({"part": _part, "name": text, "per_replica": is_a(bool), "value": array})
 _CALLBACK = record(
-    {"callback": text, "state": optional(is_a(dict)), "attributes": each(_entry)},
+    {"callback": line, "state": optional(is_a(dict)), "attributes": each(_entry)},
     may={"marks": each_value(text)},
 )
 _ACCOUNT = record(

@@ -58,6 +58,7 @@ def split_address(address: str, key: str = "address") -> tuple[str, int]:
             f"{found}; expected `host:port` without a scheme: write "
             f"{show(address.split('://', 1)[1])}"
         )
+    _refuse_separators(address, found)
     if address.startswith("["):
         host, bracket, rest = address[1:].partition("]")
         if not bracket or not _is_ipv6(host) or rest[:1] not in ("", ":"):
@@ -70,8 +71,13 @@ def split_address(address: str, key: str = "address") -> tuple[str, int]:
                 "address in brackets, as in '[::1]:2222'"
             )
         rest = colon + rest
-    if not host or re.search(r"[\s/@\[\]]", host):
+    if not host or re.search(r"[\s\x00-\x1f\x7f/@\[\]]", host):
         raise ClusterError(f"{found}, which names no host; expected `host:port`, as 'host0:2222'")
+    if not _can_be_looked_up(host):
+        raise ClusterError(
+            f"{found}, whose host cannot be looked up: each part of a host name, between its dots, "
+            "has 1 to 63 letters, digits and hyphens"
+        )
     if not rest:
         raise ClusterError(
             f"{found}, which has no port; expected `host:port`: write {show(address + ':2222')}"
@@ -83,6 +89,29 @@ def split_address(address: str, key: str = "address") -> tuple[str, int]:
             "that is free on that host"
         )
     return host, int(port)
+
+
+def _refuse_separators(address: str, found: str) -> None:
+    """Refuses an address that has spaces in it, or is several addresses in one text.
+
+    Args:
+        address: The address.
+        found: Where it is, for the error message.
+
+    Raises:
+        ClusterError: If it is so.
+    """
+    separator = re.search(r"[,;\s]", address)
+    if separator is None:
+        return
+    parts = re.split(r"[,;\s]+", address.strip(" \t\r\n,;"))
+    if len(parts) > 1 and all(re.fullmatch(r".+:\d+", part) for part in parts):
+        hint = f"write {len(parts)} addresses, as in {show(parts)}"
+    elif len(parts) == 1 or not re.search("[,;]", address):
+        hint = f"write {show(''.join(parts))}"
+    else:
+        hint = "write each address by itself"
+    raise ClusterError(f"{found}, which has {separator[0]!r} in it; expected `host:port`: {hint}")
 
 
 def copied_addresses(addresses: Any) -> dict[str, tuple[str, ...]]:
@@ -257,6 +286,15 @@ def _check_task_type(key: str, task_type: object) -> None:
 
 def _choices(values: tuple[str, ...]) -> str:
     return ", ".join(repr(value) for value in values[:-1]) + f" or {values[-1]!r}"
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Returns whether Python can encode a host name; otherwise a look-up raises no OSError."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _is_ipv6(host: str) -> bool:

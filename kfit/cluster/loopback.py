@@ -83,7 +83,7 @@ def _confine(descriptors: set[int]) -> bool:
         return False
     try:
         for descriptor in descriptors:
-            with _opened(descriptor) as listener:
+            with _borrowed(descriptor) as listener:
                 listener.setsockopt(socket.SOL_SOCKET, option, b"lo\0")
     except OSError:
         return False
@@ -111,18 +111,18 @@ def _shut_down_strangers(listeners: set[int]) -> None:
                 others.append((number, each.getsockname()[1]))
     for number, port in others:
         if port in ports:
-            with contextlib.suppress(OSError), _opened(number) as connection:
+            with contextlib.suppress(OSError), _borrowed(number) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
 def _internet_sockets() -> Iterator[tuple[int, socket.socket]]:
-    """Yields the internet sockets of this process, which are open until the next one is asked for.
+    """Yields the internet sockets of this process, each to be used before the next is asked for.
 
     There are none where the system does not list a process's descriptors, as on macOS.
     """
     with contextlib.suppress(OSError):
         for name in os.listdir(_OWN_DESCRIPTORS):
-            with contextlib.suppress(OSError), _opened(int(name)) as each:
+            with contextlib.suppress(OSError), _borrowed(int(name)) as each:
                 if each.family in (socket.AF_INET, socket.AF_INET6):
                     yield int(name), each
 
@@ -131,15 +131,19 @@ def _listens(each: socket.socket) -> bool:
     return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
-def _opened(descriptor: int) -> socket.socket:
-    """Returns a socket object for a descriptor of this process; closing it keeps the descriptor.
+@contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Context with a socket object for a socket of this process, which stays as it is.
+
+    Nothing is duplicated or closed: closing any descriptor of a file would end all locks that the
+    program holds on it by `fcntl.lockf`, as SQLite does. The type keeps a default timeout of the
+    program (`socket.setdefaulttimeout`) from making the socket non-blocking.
 
     Raises:
         OSError: If the descriptor is closed, or is no socket.
     """
-    copy = os.dup(descriptor)
+    each = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=descriptor)
     try:
-        return socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        raise
+        yield each
+    finally:
+        each.detach()

@@ -263,9 +263,9 @@ class Meeting(ABC, Generic[P, M]):
                     listener, self._converse, 3 * PATIENCE, PATIENCE, _LONGEST_LINE
                 )
                 stack.enter_context(answering)
-            for caller in callers:
-                caller.start()
             try:
+                for caller in callers:
+                    caller.start()
                 yield callers
             finally:
                 with self.changed:

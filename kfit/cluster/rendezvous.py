@@ -266,7 +266,8 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         if hello.receiver != self.me:
             return (
                 f"{hello.sender} reached this task, {self.me}, at the address of "
-                f"{printable(hello.receiver)}; start each task on the host of its own address, "
+                f"{printable(hello.receiver)} (it called from {host}); start each task on the host "
+                "of its own address, "
                 "with its own `task.index`"
             )
         if hello.sender == self.me:
@@ -279,16 +280,16 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
     def dropped(self, host: str, received: bytes) -> None:
         with self.changed:
             if received.startswith(_Hello.magic):
-                self._doubt(host, OTHER_SECRET)
+                self._doubt(host, f"{host} called: {OTHER_SECRET}")
             elif received:
-                self._doubt(host, "it is no task of kfit")
+                self._doubt(host, f"{host} called: it is no task of kfit")
 
     def _doubt(self, host: str, problem: str) -> None:
         """Remembers what is wrong with a caller that may be a stranger, until the time is up.
 
         Args:
             host: The host from which the caller has connected.
-            problem: What is wrong.
+            problem: What is wrong with whom.
         """
         if len(self._doubts) < _MOST_DOUBTS:
             self._doubts.setdefault(host, problem)
@@ -372,10 +373,10 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             limit: The number of seconds that it waits at most.
         """
         absent = [f"{peer}: {peer.problem}" for peer in self.peers.values() if not peer.answered]
-        doubts = [f"{host} called: {problem}" for host, problem in self._doubts.items()]
         shown = absent[:_MOST_NAMED] or ["the others, which wait for each other"]
         more = f"; and {len(absent) - len(shown)} more" if len(absent) > len(shown) else ""
-        called = "".join(f"; {doubt}" for doubt in doubts[:_MOST_NAMED])
+        doubts = list(self._doubts.values())[:_MOST_NAMED]
+        called = "".join(f"; {doubt}" for doubt in doubts)
         time_told = f"({waited:.0f} s of {limit:.0f})"
         print(
             f"kfit: {self.me} waits for {'; '.join(shown)}{more}{called} {time_told}",
@@ -400,15 +401,15 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
                     lines.append(f"  {peer}: it is up, but waits for {awaited}")
                 elif peer.answered and not self._done(peer):
                     lines.append(f"  {peer}: it is up, but did not finish")
-            lines += [f"  {host} called: {problem}" for host, problem in self._doubts.items()]
+            lines += [f"  {problem}" for problem in self._doubts.values()]
         return (
             f"{self.me} waited {seconds:g} s for its peers; {len(absent)} of {len(self.peers)} did "
             "not answer:\n" + "\n".join(lines) + "\n"
-            f"Start all the workers{_in_source()}, see why those did not come up, check that the "
-            "addresses can be reached from each host (`kfit doctor`, started on each host in place "
-            "of the program, also finds an address that belongs to another host), or wait for "
-            f"longer than {seconds:g} s (`kfit run --start-timeout`, "
-            "`MultiWorker(start_timeout=...)`, or the environment variable KFIT_START_TIMEOUT)."
+            f"Start the missing tasks, with the same addresses{_in_source()}.\n"
+            "To find out why one cannot be reached, run `kfit doctor` on each host in place of the "
+            "program.\n"
+            f"To wait longer than {seconds:g} s, use `kfit run --start-timeout`, "
+            "`MultiWorker(start_timeout=...)` or the environment variable KFIT_START_TIMEOUT."
         )
 
     def _complete(self) -> bool:

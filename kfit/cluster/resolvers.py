@@ -13,9 +13,11 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
+from kfit.cluster.addresses import show
 from kfit.cluster.cluster import Cluster, ClusterError, Task, split_address
 from kfit.cluster.slurm_step import slurm_cluster
 from kfit.cluster.tf_config import describes_nothing
+from kfit.cluster.variables import misspelled_variables
 
 Environ = Mapping[str, str]
 
@@ -58,6 +60,20 @@ def cluster_source(environ: Environ = os.environ) -> str | None:
     if cluster is None:
         return None
     return environ.get("KFIT_STARTED_BY") or _SOURCES[name]
+
+
+def workers_listed(cluster: Cluster, environ: Environ = os.environ) -> str:
+    """Returns for messages how many workers a cluster has, and what says so.
+
+    Examples are "TF_CONFIG lists 1 worker" and "`kfit run` starts 2 workers".
+
+    Args:
+        cluster: The cluster that `current_cluster` has found.
+        environ: The environment variables that describe it.
+    """
+    verb = "starts" if environ.get("KFIT_STARTED_BY") else "lists"
+    plural = "" if cluster.num_workers == 1 else "s"
+    return f"{cluster_source(environ)} {verb} {cluster.num_workers} worker{plural}"
 
 
 def start_timeout_of(environ: Environ = os.environ) -> float:
@@ -110,9 +126,32 @@ def _resolved(environ: Environ) -> tuple[str, Cluster | None]:
             cluster = resolve(environ)
             if cluster is not None:
                 return name, cluster
+    if not chosen:
+        _refuse_lonely_index(environ)
     if chosen:
         raise ClusterError(f"`KFIT_CLUSTER` is {chosen!r}, but that describes no cluster here")
     return "none", None
+
+
+def _refuse_lonely_index(environ: Environ) -> None:
+    """Refuses KFIT_INDEX in a process that nothing else describes as a task of a cluster.
+
+    The list of addresses is missing or misspelled then, and each task would train alone.
+    JOB_COMPLETION_INDEX does not count: Kubernetes sets it in every indexed Job.
+    """
+    index = environ.get("KFIT_INDEX")
+    if not index:
+        return
+    misspelled = [name for name, meant in misspelled_variables(environ) if meant == "KFIT_WORKERS"]
+    fix = (
+        f"did you mean `KFIT_WORKERS` by `{misspelled[0]}`?"
+        if misspelled
+        else "list the addresses of all tasks in KFIT_WORKERS, or unset KFIT_INDEX"
+    )
+    raise ClusterError(
+        f"`KFIT_INDEX` is {index!r}, but KFIT_WORKERS is not set, so this task would train alone; "
+        f"{fix}"
+    )
 
 
 def _from_tf_config(environ: Environ) -> Cluster | None:
@@ -125,6 +164,11 @@ def _from_workers(environ: Environ) -> Cluster | None:
     text = environ.get("KFIT_WORKERS", "").strip()
     if not text:
         return None
+    if separator := re.search(r"(?<![,\s])\s+(?![,\s])|;", text):
+        raise ClusterError(
+            f"`KFIT_WORKERS` is {show(text)}, which has {separator[0]!r} between addresses; "
+            "separate them by commas, as in 'host0:2222,host1:2222'"
+        )
     addresses = tuple(part.strip() for part in text.split(","))
     for place, address in enumerate(addresses):
         split_address(address, f"KFIT_WORKERS[{place}]")

@@ -18,6 +18,9 @@ _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
 
+_AROUND = 20
+"""How many characters are shown before and after the place of a mistake."""
+
 
 def read_tf_config(text: str) -> tuple[dict[str, Any], Task]:
     """Reads the text of `TF_CONFIG`.
@@ -79,12 +82,25 @@ def _load_object(text: str) -> dict[str, Any]:
         raise
     except (ValueError, RecursionError) as error:
         raise ClusterError(
-            f"the text is not JSON ({error}); it starts with {show(text.strip())}, expected "
-            f"something like {_EXAMPLE}, with names and texts in double quotes"
+            f"the text is not JSON ({_where(error)}); write it like {_EXAMPLE}, with names and "
+            "texts in double quotes"
         ) from None
     if not isinstance(config, dict):
         raise ClusterError(f"the JSON is {show(config)}; expected an object like {_EXAMPLE}")
     return config
+
+
+def _where(error: ValueError | RecursionError) -> str:
+    """Returns what is wrong with a text that is not JSON, with the characters around the place."""
+    if not isinstance(error, json.JSONDecodeError):
+        return "it is nested too deeply"
+    text, place = error.doc, error.pos
+    before, after = text[max(0, place - _AROUND) : place], text[place : place + _AROUND]
+    if not before:
+        return f"{error.msg} at its beginning, before {after!r}"
+    if not after:
+        return f"{error.msg} at its end, after {before!r}"
+    return f"{error.msg} between {before!r} and {after!r}"
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

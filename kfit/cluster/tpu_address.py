@@ -208,7 +208,7 @@ def _connected(host: str, port: int, timeout: float) -> str | None:
     def connect() -> None:
         try:
             socket.create_connection((host, port), timeout).close()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the host may be a text that is no name
             answer.put(str(error))
         else:
             answer.put(None)

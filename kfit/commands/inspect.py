@@ -70,9 +70,12 @@ def _inspect(arguments: argparse.Namespace) -> int:
             "`backup_dir` of a BackupAndRestore"
         )
     _check_export(arguments.export, arguments.model)
-    from kfit.commands.inspected_snapshots import as_text, inspect
+    from kfit.commands.inspected_snapshots import as_text, directory_of_snapshots, inspect
 
-    found = inspect(arguments.directory, arguments.snapshot)
+    if (directory := directory_of_snapshots(arguments.directory)) != arguments.directory:
+        print(f"kfit: note: the snapshots are in {directory}", file=sys.stderr, flush=True)
+    arguments.directory = directory
+    found = inspect(directory, arguments.snapshot)
     lines: list[str] = []
     if arguments.model is not None and arguments.against is None and arguments.export is None:
         print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -61,6 +62,28 @@ def inspect(directory: str, only: str | None = None) -> dict[str, Any]:
     if only is not None:
         names = [chosen(store, only, "--snapshot")]
     return {"directory": directory, "snapshots": [_inspected(store, name) for name in names]}
+
+
+def directory_of_snapshots(directory: str) -> str:
+    """Returns the directory that holds snapshots: a given one, or else the only one within it.
+
+    Args:
+        directory: The `backup_dir` of a `BackupAndRestore`, or a directory that holds it, such as
+            that of the script.
+
+    Raises:
+        CommandError: If several directories within the given one hold snapshots.
+    """
+    if Store(directory, check=check_training).names():
+        return directory
+    within = [entry.path for entry in os.scandir(directory) if entry.is_dir()]
+    found = sorted(path for path in within if Store(path, check=check_training).names())
+    if len(found) > 1:
+        raise CommandError(
+            f"`directory` is {directory!r}, which holds no snapshot itself; expected one of "
+            f"{', '.join(map(repr, found))}"
+        )
+    return found[0] if found else directory
 
 
 def chosen(store: Store, text: str, option: str) -> SnapshotName:

@@ -14,6 +14,7 @@ import math
 import os
 import re
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,19 +24,28 @@ from typing import Any, Literal, NoReturn
 from kfit import fault_sites
 from kfit.argument_checks import CommandError, is_url, read_seconds
 from kfit.cluster.cluster import Cluster, ClusterError, check_trains
-from kfit.cluster.resolvers import cluster_source, current_cluster, start_timeout_of
+from kfit.cluster.resolvers import (
+    cluster_source,
+    current_cluster,
+    start_timeout_of,
+    workers_listed,
+)
 from kfit.cluster.secret import secret_of_run
+from kfit.cluster.variables import misspelled_variables
 from kfit.commands.doctor import add_doctor
 from kfit.commands.inspect import add_inspect
 from kfit.commands.manifest import add_manifest
 from kfit.commands.program import (
     add_program,
+    check_exists,
+    check_is_script,
     check_module,
     name_of_program,
     note_options_of_the_script,
 )
 from kfit.commands.server import add_server
 from kfit.commands.verify import add_verify
+from kfit.heartbeat.errors import RESTARTS
 from kfit.lazy import closest_name
 from kfit.supervisor.signals import exit_codes_kept
 
@@ -60,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_missing_streams()
     try:
         _refuse_faults()
-        if words and words[0].endswith(".py"):
+        if words and words[0].lower().endswith((".py", ".ipynb")):
             return _run_here(words)
         parser = _parser()
         if not words:
@@ -72,7 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (CommandError, ClusterError) as error:
-        print(f"kfit: error: {error}", file=sys.stderr)
+        from kfit.heartbeat.terminal import wrapped
+
+        print(wrapped(f"kfit: error: {error}", sys.stderr), file=sys.stderr)
         return _USAGE_ERROR
     except BrokenPipeError:
         if not _is_stdout_broken():  # then it is another pipe, or a connection of the program
@@ -119,6 +131,15 @@ def _is_stdout_broken() -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser whose errors name what was probably meant.
+
+    Attributes:
+        later: The options of `kfit run`, which must not stand before the command; only in the
+            parser of `kfit`.
+    """
+
+    later: Sequence[str] = ()
+
     def error(self, message: str) -> NoReturn:
         choices = re.search("invalid choice: '(.*?)' \\(choose from (.*)\\)", message)
         if choices is not None:
@@ -131,6 +152,7 @@ class _Parser(argparse.ArgumentParser):
         `argparse` would refuse it in the parser of `kfit`, which does not know the options of the
         subcommand.
         """
+        self._refuse_later_options(list(args or ()))
         found, unknown = super().parse_known_args(args, namespace)
         if unknown and not unknown[0].startswith("-"):
             self.error(f"`{self.prog}` takes no such argument: `{unknown[0]}`")
@@ -138,6 +160,15 @@ class _Parser(argparse.ArgumentParser):
             kind = f"an option of `{self.prog}`"
             self.error(_unknown(unknown[0].partition("=")[0], kind, self.options()))
         return found, unknown
+
+    def _refuse_later_options(self, words: list[str]) -> None:
+        """Refuses an option of `kfit run` that stands first, and names the right command line."""
+        option = words[0].partition("=")[0] if words else ""
+        if option in self.later and option not in self.options():
+            if "run" in words:
+                words.remove("run")
+            meant = shlex.join(["kfit", "run", *words])
+            raise CommandError(f"`{option}` is an option of `kfit run`; write `{meant}`")
 
     def options(self) -> list[str]:
         """Returns the options of this parser, such as "--help", as its help lists them."""
@@ -165,7 +196,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(
         prog="kfit",
         description="fit for Keras 3 on any tf.distribute strategy.",
@@ -175,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
         *("-V", "--version"), action=_Version, nargs=0, help="print the version and exit"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_run(commands)
+    parser.later = _add_run(commands)
     add_inspect(commands)
     add_doctor(commands)
     add_verify(commands, partial(_program, command="kfit verify"), _count, _RUN_SCRIPT)
@@ -184,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> list[str]:
     parser = commands.add_parser(
         "run",
         usage="kfit run [--workers N] [--ps M] [--evaluator] [--cpus N] [--max-restarts K]\n"
@@ -281,7 +312,9 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "Trainer before any model",
     )
     add_program(parser)
-    parser.set_defaults(command=_run, options=parser.options())
+    options = parser.options()
+    parser.set_defaults(command=_run, options=options)
+    return options
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -302,6 +335,9 @@ def _run(arguments: argparse.Namespace) -> int:
     """
     # This comes first, so that a wrong description of the cluster is reported at once.
     cluster = current_cluster()
+    for name, meant in misspelled_variables(os.environ):
+        told = f"`{name}` is no variable of kfit, which ignores it; did you mean `{meant}`?"
+        print(f"kfit: warning: {told}", file=sys.stderr, flush=True)
     if os.name != "posix":
         raise CommandError("`kfit run` needs Linux or macOS: it uses POSIX process groups")
     workers = _count("--workers", arguments.workers)
@@ -330,6 +366,8 @@ def _run(arguments: argparse.Namespace) -> int:
             )
         environ.update(KFIT_CPUS=str(cpus), CUDA_VISIBLE_DEVICES="-1")
         program = (sys.executable, _RUN_SCRIPT, *options, *words)
+    if max_restarts:
+        environ[RESTARTS] = str(max_restarts)
     if start_timeout is not None:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
     if arguments.log_format not in (None, "text", "json"):
@@ -443,8 +481,7 @@ def _what_starts(
     """
     if cluster is not None:
         shown = "" if cluster.is_chief else "; the progress is shown where the chief runs"
-        listed = f"{cluster_source()} lists {cluster.num_workers} workers"
-        return f"starting {cluster.task}; {listed}{shown}"
+        return f"starting {cluster.task}; {workers_listed(cluster)}{shown}"
     parts = ["a chief"] if ps else []
     parts += [f"{workers} worker{'s' * (workers > 1)}"]
     parts += [f"{ps} ps task{'s' * (ps > 1)}"] if ps else []
@@ -461,7 +498,7 @@ def _run_here(words: list[str]) -> NoReturn:
     Args:
         words: The script and its arguments.
     """
-    program = _program(words, None)
+    program = _program(words, None, "python -m kfit")
     os.execv(sys.executable, [sys.executable, _RUN_SCRIPT, "--keras-fit", *program])
 
 
@@ -522,17 +559,10 @@ def _program(
             f"`{path}` is not an option of `{command}`; options come before the script, the "
             f"script's own arguments after it; see `{command} --help`"
         )
+    check_is_script(script, command)
     if os.path.isdir(path):
         raise CommandError(f"`script.py` is {path!r}, a directory; give the path of a script")
-    if not os.path.exists(path):
-        folder = os.path.dirname(path)
-        scripts = [os.path.join(folder, each) for each in _listed(folder) if each.endswith(".py")]
-        alike = closest_name(path, scripts)
-        hint = f"did you mean {alike!r}" if alike else "expected the path of a Python script"
-        raise CommandError(
-            f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; {hint}, or "
-            "`-m module`"
-        )
+    check_exists(path)
     if not os.path.isfile(path) or os.path.abspath(path).startswith(_STREAMS):
         raise CommandError(
             f"`script.py` is {path!r}, no file on a disk: each task and each restart would read "
@@ -543,13 +573,6 @@ def _program(
             f"`script.py` is {path!r}, which this user may not read; change its permissions"
         )
     return tuple(script)
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder or ".")
-    except OSError:
-        return []
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kfit.argument_checks import CommandError, is_url
-from kfit.commands.program import check_module, note_options_of_the_script
+from kfit.commands.program import check_is_script, check_module, note_options_of_the_script
 from kfit.manifest.job import Job, check_environment, name_of, refuse_control
 
 
@@ -118,7 +118,11 @@ def _add_shared(parser: argparse.ArgumentParser, memory: str) -> None:
     parser.add_argument(
         "--doctor", action="store_true", help="a job that runs `kfit doctor` on every task instead"
     )
-    parser.add_argument("--output", metavar="FILE", help="write to a file that does not exist yet")
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write to a file that does not exist yet, which only you can read",
+    )
     parser.add_argument(
         "-m", dest="module", nargs=argparse.REMAINDER, metavar="module", help="run a module"
     )
@@ -212,11 +216,11 @@ def _job(arguments: argparse.Namespace, workers: int) -> Job:
 def _program(arguments: argparse.Namespace) -> Sequence[str]:
     """Returns the user's program and its arguments, as they are passed to `kfit run`.
 
-    No file is checked, since the program need not exist on this host.
+    The file need not exist on this host.
 
     Raises:
-        CommandError: If the program is missing, begins with "-", as an option does, or is no name
-            of a module after `-m`.
+        CommandError: If the program is missing, begins with "-", as an option does, is a notebook,
+            or is no name of a module after `-m`.
     """
     if arguments.module is not None:
         check_module(arguments.module)
@@ -229,6 +233,8 @@ def _program(arguments: argparse.Namespace) -> Sequence[str]:
             f"`{shlex.quote(script[0])}` is not an option of `kfit manifest`; options come before "
             "the script, the script's own arguments after it"
         )
+    if script:
+        check_is_script(script, arguments.shown_as)
     return tuple(script)
 
 
@@ -245,7 +251,8 @@ def _write(text: str, output: str | None) -> None:
         print(text, end="")
         return
     try:
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        # It may have the secret of the run, and values of `--env`.
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise CommandError(f"`--output` is {output!r}: {error.strerror}") from None
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:

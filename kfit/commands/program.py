@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 
 from kfit.argument_checks import CommandError
+from kfit.lazy import closest_name
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +43,57 @@ def check_module(module: Sequence[str]) -> None:
     if not module or not all(part.isidentifier() for part in module[0].split(".")):
         found = repr(module[0]) if module else "missing"
         raise CommandError(f"`-m` is {found}; expected a module's name, as in `-m pkg.train`")
+
+
+def check_is_script(words: Sequence[str], command: str) -> None:
+    """Checks that the first word can name a script; whether the file exists is not checked.
+
+    Args:
+        words: The words after the options of the command.
+        command: The command that runs the script, for messages.
+
+    Raises:
+        CommandError: If it is a notebook, which Python would read as an expression without any
+            effect, or Python itself, which kfit starts.
+    """
+    path = words[0]
+    if path.lower().endswith(".ipynb"):
+        raise CommandError(
+            f"`script.py` is {path!r}, a notebook; convert it to a script by `jupyter nbconvert "
+            f"--to script {shlex.quote(path)}`, or train on several workers from its cells by "
+            "`kfit.launch`"
+        )
+    is_python = re.fullmatch(r"python[\d.]*", os.path.basename(path)) is not None
+    if is_python and (not os.path.exists(path) or os.access(path, os.X_OK)):
+        rest = shlex.join([*command.split(), *words[1:]])
+        raise CommandError(f"`script.py` is {path!r}; leave it out, as in `{rest}`")
+
+
+def check_exists(path: str) -> None:
+    """Checks that a script exists.
+
+    Raises:
+        CommandError: If it does not. The message names a script of the same folder that has almost
+            the same name.
+    """
+    if os.path.exists(path):
+        return
+    folder, given = os.path.split(path)
+    scripts = {name.removesuffix(".py"): name for name in _listed(folder) if name.endswith(".py")}
+    alike = closest_name(given.removesuffix(".py"), scripts)
+    hint = (
+        f"did you mean {os.path.join(folder, scripts[alike])!r}?"
+        if alike
+        else "expected the path of a Python script, or `-m module`"
+    )
+    raise CommandError(f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; {hint}")
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder or ".")
+    except OSError:
+        return []
 
 
 def note_options_of_the_script(words: Sequence[str], options: Sequence[str], command: str) -> None:

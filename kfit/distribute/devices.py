@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import tensorflow as tf
 
 from kfit.cluster.resolvers import current_cluster
+from kfit.heartbeat.terminal import in_notebook
 
 CPUS = "KFIT_CPUS"
 """The environment variable by which `kfit run --cpus` says into how many devices to split the CPU.
@@ -123,11 +126,24 @@ def split_cpu(count: int, argument: str) -> None:
     except RuntimeError:
         raise ValueError(
             f"`{argument}`={count} comes too late: TensorFlow already ran an operation (a model, a "
-            "tensor or a data set was made), so the CPU can no longer be split into devices. Start "
-            f"the program by `kfit run --cpus {count}`, or make the strategy first: "
-            f"`strategy = kfit.distribute.Mirrored({count})` before the model, in a notebook after "
-            "a restart of its kernel."
+            "tensor or a data set was made), so the CPU can no longer be split into devices. "
+            f"{how_to_split(count)}"
         ) from None  # TensorFlow's error says the same in its own words
+
+
+def how_to_split(count: int) -> str:
+    """Returns advice how to train on several devices of the CPU, in a notebook or in a script."""
+    strategy = f"`strategy = kfit.distribute.Mirrored({count})`"
+    if in_notebook(sys.stdout):
+        return (
+            f"Restart the kernel, and make the strategy in the first cell: {strategy}, before a "
+            "model or a data set. Or train on several workers, whatever has run before: "
+            f"`kfit.launch(train, workers={count})`."
+        )
+    return (
+        f"Start the program by `kfit run --cpus {count}`, or make the strategy first: {strategy}, "
+        "before a model or a data set."
+    )
 
 
 def grow_memory(argument: str, wanted: bool | None) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.cluster.cluster import Cluster
-from kfit.cluster.resolvers import cluster_source, current_cluster
+from kfit.cluster.resolvers import cluster_source, current_cluster, workers_listed
 from kfit.cluster.tpu_address import find_tpu
 from kfit.distribute.collective_keys import with_keys_of_its_own
-from kfit.distribute.devices import CPUS
+from kfit.distribute.devices import CPUS, how_to_split
 from kfit.distribute.mirrored import Mirrored
 from kfit.distribute.multi_worker import MultiWorker
 from kfit.distribute.one_device import OneDevice
@@ -31,6 +31,17 @@ from kfit.lazy import closest_name
 _BY_NAME: dict[str, type[Strategy]] = {
     cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker, ParameterServer, TPU)
 }
+_BY_DEVICE = {
+    "cpu": OneDevice.name,
+    "gpu": Mirrored.name,
+    "gpus": Mirrored.name,
+    "cuda": Mirrored.name,
+}
+"""The strategies that are probably meant by names that are none."""
+
+VERIFY = "KFIT_VERIFY"
+"""The environment variable of a script under `kfit verify`, which compares two strategies of its
+own, whatever the script has chosen (`kfit/commands/verify.py`)."""
 
 
 def as_strategy(
@@ -105,7 +116,8 @@ def check_strategy(strategy: Any) -> None:
     is_name = isinstance(strategy, str) and strategy in names
     if is_name or isinstance(strategy, Strategy | tf.distribute.Strategy):
         return
-    alike = _name_of_class(str(strategy)) or closest_name(str(strategy), names)
+    given = str(strategy)
+    alike = _BY_DEVICE.get(given.lower()) or _name_of_class(given) or closest_name(given, names)
     hint = f". Did you mean {alike!r}?" if alike else ""
     raise ValueError(
         f"`strategy` must be 'auto', one of {sorted(_BY_NAME)}, an adapter such as "
@@ -153,9 +165,7 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
     if strategy == Mirrored.name and adapter.num_replicas == 1:
         return (
             "kfit: strategy 'mirrored' trains on one device, since this host has no other. To try "
-            "two replicas on its CPU, start the program by `kfit run --cpus 2`; in a notebook, "
-            "restart the kernel, and pass a function that makes the model: "
-            "kfit.Trainer(make_model, 'mirrored', devices=2)."
+            f"two replicas on its CPU: {how_to_split(2)}"
         )
     if strategy == MultiWorker.name and adapter.num_workers == 1:
         return (
@@ -169,9 +179,12 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
 def tell_choice(line: str) -> None:
     """Prints what `explain_choice` has returned, unless the same line was printed last.
 
+    Under `kfit verify` nothing is printed.
+
     A program may make many trainers, one for each model of a GAN or each cell of a notebook.
     """
-    print(line, flush=True)
+    if VERIFY not in os.environ:
+        print(line, flush=True)
 
 
 def _evaluates_alone(strategy: object) -> bool:
@@ -199,9 +212,9 @@ def _choose(model: Any) -> tuple[Strategy, str]:
     if scope is not None and (cluster is None or _is_of_cluster(scope)):
         return _wrap(scope), f"the model was made in the scope of a {type(scope).__name__}"
     if cluster is not None and cluster.has_ps:
-        return ParameterServer(cluster), f"{cluster_source()} lists ps tasks"
+        return ParameterServer(cluster), f"{cluster_source()} describes a cluster with ps tasks"
     if cluster is not None and cluster.num_workers > 1:
-        return MultiWorker(cluster), f"{cluster_source()} lists {cluster.num_workers} workers"
+        return MultiWorker(cluster), workers_listed(cluster)
     if scope is not None:
         return _wrap(scope), f"the model was made in the scope of a {type(scope).__name__}"
     tpu = find_tpu()

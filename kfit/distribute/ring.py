@@ -13,14 +13,17 @@ each worker, and each segment is summed worker by worker, in the order of the ri
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import os
 import select
 import socket
 import struct
+import sys
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -30,7 +33,7 @@ import tensorflow as tf
 
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Heartbeat
-from kfit.heartbeat.errors import NOT_THE_SAME
+from kfit.heartbeat.errors import NOT_THE_SAME, RESTARTS
 
 _ALIGNMENT = 64
 """The alignment of arrays in bytes. TensorFlow uses an array without copying it if its address is a
@@ -39,7 +42,9 @@ _MOST_BUFFERS = 512
 """The number of buffers passed to one system call; Linux and macOS allow 1,024."""
 _FEW = 1000
 """Arrays with fewer elements are added by NumPy: a call of TensorFlow would take longer."""
-_HEADER = struct.Struct("!QQI?")
+_HEADER = struct.Struct("!QQIB")
+_FAILED, _ENDED = 1, 2
+"""What the last byte of a header tells of its worker; otherwise it is 0."""
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
 """Errors of a connection that the operating system has given up, since nothing comes back."""
 
@@ -94,6 +99,7 @@ class Ring:
         self.seconds = 0.0
         self._lock = threading.Lock()
         self._heartbeat = Heartbeat.of_environment()
+        atexit.register(_say_farewell, weakref.ref(self))
         for connection in (left, right):
             connection.setblocking(False)
 
@@ -179,6 +185,19 @@ class Ring:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def say_farewell(self) -> None:
+        """Tells the next worker that the program of this worker has ended, which is no failure.
+
+        If the next worker calls `sum` or `gather` after that, its error says so.
+        """
+        if not self._lock.acquire(blocking=False):
+            return  # the process ends while another thread is in an exchange
+        try:
+            with contextlib.suppress(OSError, ValueError):  # the connection is closed already
+                self._right.send(_HEADER.pack(self._sums, 0, 0, _ENDED))
+        finally:
+            self._lock.release()
+
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
         """Context of an exchange, whose duration is added to `seconds`."""
@@ -204,14 +223,17 @@ class Ring:
         """
         shapes = repr([(array.shape, array.dtype.name) for array in arrays]).encode()
         size = sum(array.nbytes for array in arrays)
-        own = _HEADER.pack(self._sums, size, zlib.crc32(shapes), self.has_failed)
+        state = _FAILED if self.has_failed else 0
+        own = _HEADER.pack(self._sums, size, zlib.crc32(shapes), state)
         self._sums += 1
         other = bytearray(len(own))
         self._exchange([memoryview(own)], [memoryview(other)])
-        *place, has_failed = _HEADER.unpack(other)
+        *place, state = _HEADER.unpack(other)
+        if state == _ENDED:
+            raise self._parted()
         if place == list(_HEADER.unpack(own)[:-1]):
             return
-        if has_failed:
+        if state == _FAILED:
             self.failed_peer = self._name(-1)
             raise ExchangeError(
                 f"{self._name(-1)} has failed, as its own output says, before it reached the "
@@ -355,15 +377,34 @@ class Ring:
             error: The error of the connection.
             distance: The neighbour, as in `_name`.
         """
+        if self._has_farewell():
+            return self._parted()
         peer = self._neighbours()
-        advice = (
-            "A worker that ends or fails ends the exchange for all: see what it printed. With "
-            "`kfit run --max-restarts N` on every host, all of them start again and resume."
-        )
+        advice = "A worker that ends or fails ends the exchange for all: see what it printed."
+        if not os.environ.get(RESTARTS):
+            advice += (
+                " With `kfit run --max-restarts N` on every host, all of them start again and "
+                "resume."
+            )
         if isinstance(error, OSError) and error.errno in _UNREACHABLE:
             peer = self._name(distance)
             advice = f"The network, or the host of {peer}, has not answered for some seconds."
         return ExchangeError(f"{self._name(0)} lost its connection to {peer} ({error}). {advice}")
+
+    def _has_farewell(self) -> bool:
+        """Returns whether the next message of the worker before this one is its farewell."""
+        try:
+            message = self._left.recv(_HEADER.size, socket.MSG_PEEK)
+        except (OSError, ValueError):
+            return False
+        return len(message) == _HEADER.size and _HEADER.unpack(message)[-1] == _ENDED
+
+    def _parted(self) -> ExchangeError:
+        return ExchangeError(
+            f"{self._name(-1)} has ended its program, while {self._name(0)} still calls `fit`, "
+            f"`evaluate`, `predict` or `save`. {NOT_THE_SAME}: these are to be called on all "
+            "workers, not on the chief only. If it has ended too early, see what it printed."
+        )
 
     def _gone(self) -> int:
         raise ExchangeError(
@@ -377,6 +418,13 @@ class Ring:
 
     def _name(self, distance: int) -> str:
         return self._names[(self._index + distance) % len(self._names)]
+
+
+def _say_farewell(reference: weakref.ref[Ring]) -> None:
+    """Says farewell at the end of the process, unless an error ends it."""
+    ring = reference()
+    if ring is not None and getattr(sys, "last_value", None) is None:
+        ring.say_farewell()
 
 
 def _empty(size: int, dtype: np.dtype) -> np.ndarray:

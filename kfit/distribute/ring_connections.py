@@ -32,7 +32,8 @@ _HELLO_LIMIT = 1.0
 _MOST_CALLERS = 64
 """The number of callers that may identify themselves at the same time. Further ones wait."""
 _RETRY_EVERY = 0.02
-"""Seconds between two calls of a Unix socket at which too many callers wait."""
+"""Seconds between two calls of a Unix socket at which too many callers wait, and between two
+attempts to take a call where no file can be opened."""
 _UNIX_BUFFER = 4 << 20
 """The buffer size in bytes of Unix sockets. Each time that the buffer is full, two system calls are
 needed."""
@@ -134,9 +135,7 @@ class Listener:
                 if key.fileobj is self._woken:
                     return None
                 if key.fileobj in self._listeners:
-                    with suppress(OSError):
-                        for _ in range(_MOST_CALLERS):  # as long as any wait
-                            callers.add(key.fileobj.accept()[0])
+                    callers.take(key.fileobj)
                 elif (found := callers.read(cast(socket.socket, key.fileobj))) is not None:
                     return found
             callers.drop_slow_ones()
@@ -158,6 +157,24 @@ class _Callers:
         self._greetings: dict[socket.socket, bytes] = {}
         self._received: dict[socket.socket, bytes] = {}
         self._deadlines: dict[socket.socket, float] = {}
+
+    def take(self, listener: socket.socket) -> None:
+        """Adds the callers that wait at a listener, but not an endless number of them.
+
+        If the process has too many open files, the caller that waits longest is dropped.
+        """
+        for _ in range(_MOST_CALLERS):
+            try:
+                caller = listener.accept()[0]
+            except BlockingIOError:  # none waits any more
+                return
+            except OSError:  # the caller has gone, or no file can be opened
+                if self._received:
+                    self._drop(next(iter(self._received)))
+                time.sleep(_RETRY_EVERY)
+                return
+            with suppress(OSError):
+                self.add(caller)
 
     def add(self, caller: socket.socket) -> None:
         """Adds and greets a caller; if there are too many, the one that waits longest is dropped.

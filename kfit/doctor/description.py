@@ -9,6 +9,8 @@ from kfit.cluster.resolvers import cluster_source, current_cluster, described_cl
 from kfit.cluster.sockets import is_loopback
 from kfit.doctor.findings import Finding
 
+_EXPECTED = "expected "
+
 
 def check_description(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Finding]]:
     """Reads the cluster of this process from the environment variables, and checks these.
@@ -24,6 +26,8 @@ def check_description(environ: Mapping[str, str]) -> tuple[Cluster | None, list[
         cluster = current_cluster(environ)
     except ClusterError as error:
         text, _, fix = str(error).partition("; ")
+        if fix.startswith(_EXPECTED):
+            fix = f"give {fix.removeprefix(_EXPECTED)}"
         return None, [Finding("cluster", False, text, fix)]
     if cluster is None:
         return None, [_alone(environ)]

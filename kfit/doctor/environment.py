@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kfit.cluster.cluster import Cluster, Task, split_address
+from kfit.cluster.variables import misspelled_variables
 from kfit.doctor.findings import Finding
 
 Environ = Mapping[str, str]
@@ -43,6 +44,7 @@ def check_environment(
         *_backend(environ),
         *_legacy_keras(environ),
         *_numbers(environ),
+        *_misspelled(environ),
         *_nccl_interface(environ, interfaces or _interfaces),
     ]
     return found or [Finding("environment", True, "no variable that is known to break training")]
@@ -127,6 +129,12 @@ def _numbers(environ: Environ) -> Iterator[Finding]:
             yield _problem(
                 name, f"`{name}` is {text!r}; expected {expected}", "correct or unset it"
             )
+
+
+def _misspelled(environ: Environ) -> Iterator[Finding]:
+    for name, meant in misspelled_variables(environ):
+        text = f"`{name}` is no variable of kfit, which ignores it"
+        yield _problem(name, text, f"did you mean `{meant}`? If not, give it another name")
 
 
 def _nccl_interface(environ: Environ, interfaces: Callable[[], Sequence[str]]) -> Iterator[Finding]:

@@ -21,6 +21,9 @@ from kfit.cluster.cluster import TASK_TYPES, Cluster, ClusterError, Task, split_
 from kfit.doctor.findings import Finding
 from kfit.doctor.report import Message, Report
 
+_MOST_STRANGE_CALLS = 8
+"""The number of callers that should not have called of which this task tells at most."""
+
 
 @dataclass
 class Peer(meeting.Peer):
@@ -132,7 +135,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
         self.result = PeerReports(peers, peers.pop(str(cluster.task)))
         self._own = own
         self._sees = sees
-        self._strangers: dict[str, str] = {}
+        self._strange_calls: dict[str, None] = {}  # texts, in the order in which they came
 
     def message(self, receiver: str) -> Message:
         return Message(receiver, replace(self._own, seconds=time.time()))
@@ -168,30 +171,36 @@ class _Doctors(meeting.Meeting[Peer, Message]):
     def called(self, message: Message, host: str) -> Message:
         report = message.report
         with self.changed:
-            peer = self.result.peers.get(report.task)
-            if report.process == self._own.process:
-                pass  # this task, which has reached itself
-            elif report.cluster != self._own.cluster:
-                if peer is not None and not peer.misled:
-                    peer.misled = other_cluster(report, self._own)
-            elif report.task == self._own.task:
-                self._strangers[report.process] = (
-                    f"another process, calling from {host}, also claims to be {report.task}"
-                )
-            elif message.receiver != self._own.task:
-                self._strangers[report.process] = (
-                    f"{report.task} reached this task at the address of {message.receiver}"
-                )
-            elif peer is not None:
+            peer, problem = self.result.peers.get(report.task), self._problem_of(message)
+            # Without a secret the caller may be a stranger, whatever it says. What is wrong is
+            # told at the end, and nothing else follows from it.
+            if self.secret and peer is not None and not problem:
                 self._look_for_probe(report)
+            elif self.secret and peer is not None and report.cluster != self._own.cluster:
+                peer.misled = peer.misled or problem
+            elif problem and len(self._strange_calls) < _MOST_STRANGE_CALLS:
+                self._strange_calls.setdefault(f"{problem} (a call from {host})")
             self.changed.notify_all()
         return self.message(report.task)
 
     def on_message(self, message: Message) -> None:
         with self.changed:
-            if message.report.task in self.result.peers:
+            if message.report.task in self.result.peers and not self._problem_of(message):
                 self.result.peers[message.report.task].calls = True
             self.changed.notify_all()
+
+    def _problem_of(self, message: Message) -> str:
+        """Returns what is wrong with the message of a caller; empty if nothing is wrong."""
+        report = message.report
+        if report.process == self._own.process:
+            return ""  # this task, which has reached itself
+        if report.cluster != self._own.cluster:
+            return other_cluster(report, self._own)
+        if report.task == self._own.task:
+            return f"another process also claims to be {report.task}"
+        if message.receiver != self._own.task:
+            return f"{report.task} reached this task at the address of {message.receiver}"
+        return ""
 
     def wait(self, deadline: float, *, both_ways: bool) -> None:
         """Waits until all other tasks (the peers) have answered and called, or until the deadline.
@@ -222,18 +231,23 @@ class _Doctors(meeting.Meeting[Peer, Message]):
         """
         with self.changed:
             found = [_of_itself(self.result.me)] if both_ways else []
-            found += [
-                Finding(
-                    "peer",
-                    False,
-                    text,
-                    "give each process its own task index, and start it on the host of its address",
-                    about=self._own.task,
-                )
-                for text in dict.fromkeys(self._strangers.values())
-            ]
             peers = self.result.peers.values()
-            return found + [_of_peer(peer, self._own.task, both_ways) for peer in peers]
+            found += [_of_peer(peer, self._own.task, both_ways) for peer in peers]
+            is_harmless = not self.secret and all(finding.ok for finding in found)
+            return found + [
+                self._of_strange_call(text, is_harmless) for text in self._strange_calls
+            ]
+
+    def _of_strange_call(self, text: str, is_harmless: bool) -> Finding:
+        if is_harmless:
+            return Finding("peer", True, f"{text}: without KFIT_SECRET it may be a stranger's")
+        return Finding(
+            "peer",
+            False,
+            text,
+            "give each process its own task index, and start it on the host of its address",
+            about=self._own.task,
+        )
 
     def _look_for_probe(self, report: Report) -> None:
         # The peer's process runs while this connection is open, so its test file exists now.

@@ -92,11 +92,12 @@ class CheckpointPoller:
         self._clock = clock
         self._sleep = sleep
         self._say = say
-        self._may_begin_at = clock() + eval_spec.start_delay_secs
+        self._may_begin_at = self._could_begin_at = clock() + eval_spec.start_delay_secs
         self._newest: SnapshotName | None = None
         self._last_news = clock()
         self._next_word = _FIRST_WORD
         self._ended_at: float | None = None
+        self._passed_over: set[SnapshotName] = set()
         # An end marker of an earlier run that was interrupted does not count: training resumes in
         # this run, but the chief may not have removed the marker yet.
         known = read_end_marker(self._directory)
@@ -113,27 +114,29 @@ class CheckpointPoller:
         returned without this delay, and the caller must skip it.
 
         Args:
-            last: The name of the last checkpoint that was evaluated or skipped, or None.
+            last: The name of the last checkpoint that was evaluated or skipped, or None. It must be
+                known to be a checkpoint's, since no earlier ones are found any more.
             training: The ID of the training to which `last` belongs. If another training writes
                 there now, it has begun anew, and `last` does not count.
 
         Returns:
             The name of the next checkpoint, with `newest_only` the newest one; None if training is
-            over and all checkpoints were evaluated or skipped.
+            over and all checkpoints were evaluated, skipped or passed over.
 
         Raises:
             TrainingIdleError: If no checkpoint has appeared for `idle_timeout_secs`, or if training
                 is over and its last checkpoint is not there.
             ForeignFileError: If a file named like the end marker was not written by kfit.
         """
+        self._could_begin_at = self._may_begin_at
         while True:
             # Read the marker before the names. The chief writes it after the last checkpoint. So if
             # there is a marker, the names that are read after it are complete.
             marker = self._end_marker()
-            self.training = read_training_id(self._directory) or self.training
+            self._follow(read_training_id(self._directory))
             if None not in (training, self.training) and training != self.training:
                 last = None
-            names = self.names()
+            names = [name for name in self.names() if name not in self._passed_over]
             new = [name for name in names if last is None or name > last]
             if new:
                 chosen = new[-1] if self._spec.newest_only else new[0]
@@ -146,11 +149,32 @@ class CheckpointPoller:
                 return None
             self._wait(names, marker, busy=bool(new))
 
+    def pass_over(self, name: SnapshotName) -> None:
+        """Leaves out a folder that is no checkpoint, or is a damaged one, from now on.
+
+        Anybody may have given it its name, so those before it are still found. An evaluation counts
+        as not begun, so it delays no other one.
+
+        Args:
+            name: The name of the folder, which `next_after` returned.
+        """
+        self._passed_over.add(name)
+        self._may_begin_at = self._could_begin_at
+
     def names(self) -> list[SnapshotName]:
         """Returns the names of the existing checkpoints, the oldest first, without reading them."""
         if not os.path.isdir(self._directory):
             return []
         return Store(self._directory).names()
+
+    def _follow(self, training: str | None) -> None:
+        """Notes the ID of the training that writes there; None if it is not known.
+
+        If it is another one, the directory was deleted, and names may come again.
+        """
+        if training is not None and training != self.training:
+            self.training = training
+            self._passed_over.clear()
 
     def _end_marker(self) -> EndMarker | None:
         """Returns the content of the end marker; None if training is not known to be over.
@@ -165,7 +189,7 @@ class CheckpointPoller:
         return marker
 
     def _is_reached(self, marker: EndMarker, last: SnapshotName | None) -> bool:
-        """Returns whether the checkpoint that the end marker names was evaluated or skipped.
+        """Returns whether the checkpoint that the end marker names was evaluated or left out.
 
         The result is also True if the end marker names none. It does not depend on the files that
         exist, since a slow file system may show the end marker earlier than the last checkpoint.
@@ -174,7 +198,8 @@ class CheckpointPoller:
             marker: The end marker, which contains the name of the last checkpoint, or None.
             last: The name of the last checkpoint that was evaluated or skipped, or None.
         """
-        return marker.last is None or (last is not None and last >= marker.last)
+        end = marker.last
+        return end is None or end in self._passed_over or (last is not None and last >= end)
 
     def _wait(self, names: list[SnapshotName], marker: EndMarker | None, busy: bool) -> None:
         newest = max(names, default=None)

@@ -109,10 +109,13 @@ class Checkpoints(BackupAndRestore):
     def last(self) -> SnapshotName | None:
         """Returns the name of the last checkpoint, or None if there is no checkpoint.
 
-        If a checkpoint is being written, it waits until the checkpoint is complete. Only the chief
-        may call it.
+        A folder with such a name counts only if its manifest is that of a checkpoint. If a
+        checkpoint is being written, it waits until the checkpoint is complete. Only the chief may
+        call it.
         """
-        return max(self.names(), default=None)
+        names, store = self.names(), self._store
+        assert store is not None
+        return next((name for name in reversed(names) if store.about(name) is not None), None)
 
     def names(self) -> list[SnapshotName]:
         """Returns the names of the checkpoints, the oldest first.
@@ -134,7 +137,7 @@ class Checkpoints(BackupAndRestore):
         Args:
             succeeded: Whether training came to its end.
         """
-        training = self._training
+        training = self.training
         try:
             is_over = succeeded or training.interrupted
             if training.is_chief and self._store is not None and is_over:

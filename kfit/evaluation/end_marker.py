@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kfit.checkpoint.schema import each_value, is_a, number, optional, record, text
-from kfit.checkpoint.store import SnapshotName
+from kfit.checkpoint.store import SnapshotName, check_name
 from kfit.evaluation.small_files import read_small_file
 from kfit.saving import whole_path
 from kfit.user_files.ownership import ForeignFileError
@@ -24,7 +24,7 @@ _check = record(
     {
         "target": each_value(optional(number)),
         "interrupted": is_a(bool),
-        "checkpoint": optional(text),
+        "checkpoint": optional(check_name),
         "run": text,
     }
 )

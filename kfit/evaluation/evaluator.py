@@ -43,11 +43,14 @@ def evaluate_checkpoints(
     """
     watch = CheckpointPoller(train_spec, eval_spec)
     while (name := watch.next_after(journal.evaluated, journal.training)) is not None:
+        store = Store(train_spec.checkpoint_dir, check=check_training)
         journal.belong_to(watch.training)
-        repeated = is_repeated(name, journal.evaluated, watch.names())
-        snapshot = None if repeated else _read(train_spec.checkpoint_dir, name, watch)
-        if snapshot is None:
+        if is_repeated(name, journal.evaluated, watch.names()) and store.about(name) is not None:
             journal.pass_over(name)
+            continue
+        snapshot = _read(store, name, watch)
+        if snapshot is None:
+            watch.pass_over(name)
             continue
         began = time.monotonic()
         x, y, sample_weight = eval_spec.data()
@@ -110,26 +113,27 @@ def _parts(spec: EvalSpec) -> tuple[Part, ...]:
     return ("model", "optimizer") if spec.each_exporter or spec.each_callback else ("model",)
 
 
-def _read(directory: str, name: SnapshotName, watch: CheckpointPoller) -> Snapshot | None:
+def _read(store: Store, name: SnapshotName, watch: CheckpointPoller) -> Snapshot | None:
     """Reads and verifies a checkpoint.
 
-    If the checkpoint is damaged or was deleted, it warns and returns None.
+    If the checkpoint is damaged, cannot be read or was deleted, it warns and returns None.
 
     Args:
-        directory: The directory of the checkpoints.
+        store: The directory of the checkpoints.
         name: The name of the checkpoint.
         watch: The poller of the directory, which tells whether the checkpoint still exists.
     """
     try:
         try:
-            return Store(directory, check=check_training).read(name)
-        except DamagedSnapshotError:
+            return store.read(name)
+        except (DamagedSnapshotError, OSError):
             # A network file system may show a directory before the files in it.
             time.sleep(LOOK_INTERVAL)
-            return Store(directory, check=check_training).read(name)
-    except (DamagedSnapshotError, FileNotFoundError) as error:
+            return store.read(name)
+    except (DamagedSnapshotError, OSError) as error:
+        place = f"{store.directory}: the checkpoint {name}"
         if name in watch.names():
-            warn_user(f"{directory}: the checkpoint {name} is damaged and NOT evaluated: {error}")
+            warn_user(f"{place} is damaged and NOT evaluated: {error}")
         else:
-            warn_user(f"{directory}: the checkpoint {name} was deleted before it was evaluated")
+            warn_user(f"{place} was deleted before it was evaluated")
         return None

@@ -71,10 +71,10 @@ class EvaluatedCheckpoints(Checkpoints):
         super().on_train_begin(logs)
         error = None
         try:
-            names = _metric_names(self._training.model, self._training.strategy)
+            names = _metric_names(self.training.model, self.training.strategy)
             if names is not None:
                 for exporter in self._eval_spec.each_exporter:
-                    exporter.check(self._training.model, names)
+                    exporter.check(self.training.model, names)
         except Exception as raised:
             error = raised
         self._fail_together(
@@ -96,7 +96,7 @@ class EvaluatedCheckpoints(Checkpoints):
         Raises:
             PeerFailedError: On the other tasks, if recording or exporting has failed on the chief.
         """
-        training = self._training
+        training = self.training
         name = self._due() if training.is_chief else None
         if not training.strategy.host_collectives.any_true(name is not None):
             return
@@ -130,7 +130,7 @@ class EvaluatedCheckpoints(Checkpoints):
     @property
     def _only_evaluates(self) -> bool:
         """Whether an evaluation runs no code of the user's that may change the model."""
-        spec, graphs = self._eval_spec, self._training.call.graphs
+        spec, graphs = self._eval_spec, self.training.call.graphs
         runs_own = self._own_evaluate is not None or not graphs.has_default("test_step")
         return not (runs_own or spec.each_callback or spec.each_exporter)
 
@@ -144,7 +144,7 @@ class EvaluatedCheckpoints(Checkpoints):
         """Evaluates the model as it is; a collective, which all tasks must call."""
         spec = self._eval_spec
         return evaluate_aside(
-            self._training,
+            self.training,
             spec.data(),
             batch_size=spec.batch_size,
             steps=spec.steps,
@@ -164,10 +164,10 @@ class EvaluatedCheckpoints(Checkpoints):
         """
         assert self._journal is not None
         assert self._began is not None
-        place, seconds = self._training.progress.state_dict(), time.monotonic() - self._began
+        place, seconds = self.training.progress.state_dict(), time.monotonic() - self._began
         found = evaluation_of(name, place, metrics, seconds)
         try:
-            self._journal.write(name, found, self._training.model)
+            self._journal.write(name, found, self.training.model)
         except Exception as raised:
             return raised
         if self._eval_spec.verbose:
@@ -184,7 +184,7 @@ class EvaluatedCheckpoints(Checkpoints):
             error: The error of this task, or None if this task has not failed.
             elsewhere: The error to raise if this task has not failed, but another task has.
         """
-        if self._training.strategy.host_collectives.any_true(error is not None):
+        if self.training.strategy.host_collectives.any_true(error is not None):
             raise error or elsewhere
 
     def _due(self) -> SnapshotName | None:
@@ -196,13 +196,13 @@ class EvaluatedCheckpoints(Checkpoints):
         assert self._journal is not None
         name, evaluated = self.last(), self._journal.evaluated
         # There is no checkpoint of this step if its weights hold NaN or infinity.
-        if name is None or name.step != self._training.progress.step:
+        if name is None or name.step != self.training.progress.step:
             return None
         if evaluated is not None and name <= evaluated:
             return None
         if is_repeated(name, evaluated, self.names()):
             return None
-        is_last = self._training.is_over
+        is_last = self.training.is_over
         if not is_last and self._began is not None:
             since = time.monotonic() - self._began
             return name if since >= self._eval_spec.throttle_secs else None

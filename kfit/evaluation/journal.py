@@ -29,8 +29,8 @@ import tensorflow as tf
 
 from kfit.checkpoint.event_files import check_mark, elements, event_suffix, remove, shorten
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
-from kfit.checkpoint.schema import count, each_value, is_a, optional, record, text
-from kfit.checkpoint.store import SnapshotName
+from kfit.checkpoint.schema import count, each_value, is_a, optional, record
+from kfit.checkpoint.store import SnapshotName, check_name
 from kfit.evaluation.exporters import Exporter, named
 from kfit.evaluation.training_id import check_id
 from kfit.heartbeat.tracebacks import warn_user
@@ -249,7 +249,7 @@ class Journal:
         if os.path.islink(path) or not os.path.isfile(path):
             raise self._foreign(path)
         with open(path, "rb") as file:
-            file.seek(kept)
+            file.seek(min(kept, os.path.getsize(path)))
             tail = file.read()
         if tail and (is_new or not _is_one_line(tail)):
             raise self._foreign(path)
@@ -347,7 +347,7 @@ _check_memory = record(
         "format": _of_this_format,
         "mark": check_mark,
         "training": optional(check_id),
-        "evaluated": optional(text),
+        "evaluated": optional(check_name),
         "earlier": count,
         "lines": count,
         "events": each_value(count),

@@ -65,7 +65,7 @@ def fingerprint_of(
     }
     if validation_data is not None:
         parts = keras.utils.unpack_x_y_sample_weight(validation_data)
-        found["validation_data"] = {**of_data(*parts), **validation}
+        found["validation_data"] = {**of_data(*parts), **plain(validation)}
     return found
 
 

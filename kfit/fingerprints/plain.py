@@ -41,6 +41,8 @@ def plain(value: Any, depth: int = 0) -> Any:
         depth: The number of containers and objects that enclose the value. If there are more than
             30, a container or an object is described only by the name of its class.
     """
+    if isinstance(value, np.generic) and value.dtype.kind in "biufUS":
+        value = value.item()  # np.float64 is a float, but no JSON value
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (str, bytes)):
@@ -50,7 +52,7 @@ def plain(value: Any, depth: int = 0) -> Any:
         return type(value).__qualname__
     inner = partial(plain, depth=depth + 1)
     if isinstance(value, np.generic):
-        return value.item() if value.dtype.kind in "biuf" else str(value)
+        return str(value)
     if isinstance(value, keras.Variable):
         return f"variable {value.dtype} {tuple(value.shape)}"
     if isinstance(value, (np.ndarray, tf.Tensor)):
@@ -96,11 +98,13 @@ def numbers_of(value: Any, besides: Any = ()) -> dict[str, Any]:
         value: The object.
         besides: The names of attributes to leave out.
     """
-    return {
-        name: number
-        for name, number in vars(value).items()
-        if type(number) in (bool, int, float) and name[0] != "_" and name not in besides
-    }
+    public = {n: plain(v) for n, v in vars(value).items() if n[0] != "_" and _is_number(v)}
+    return {name: number for name, number in public.items() if name not in besides}
+
+
+def _is_number(value: Any) -> bool:
+    is_of_numpy = isinstance(value, np.generic) and value.dtype.kind in "biuf"
+    return is_of_numpy or type(value) in (bool, int, float)
 
 
 def is_argument(value: Any, name: str) -> bool:

@@ -39,6 +39,8 @@ _CERTAIN = re.compile(r"\b(?:ExchangeError|PeerFailedError): (.+)")
 _CERTAIN_WORDS = (*_CONSEQUENCE_WORDS, "coordination service", "failed to connect to all addresses")
 NOT_THE_SAME = "The workers do not do the same"
 """Words of an `ExchangeError` that no other task's failure has caused: all of them are to blame."""
+RESTARTS = "KFIT_RESTARTS"
+"""The environment variable that `kfit run` sets if it starts failed tasks again."""
 _LONGEST = 500
 _MORE = " ..."
 

@@ -23,6 +23,7 @@ _HEADLINE = re.compile(
 _ROOT_ERROR = re.compile(r"\s+\(\d+\) [A-Z_]+: +(.*)")
 # TensorFlow's own error around one that Python code in a graph has raised.
 _AROUND_ANOTHER = re.compile(r"^(?:[\w.]+\.)?(?:UnknownError|InternalError): (?=[A-Z]\w*Error: )")
+_MODULE = re.compile(r"^(?:\w+\.)+(?=[A-Z])")
 _MOST_LISTED = 3
 _COLORS = re.compile(r"\x1b\[[\d;]*m")
 # What TensorFlow adds to tell in which node of the graph, in which part of a tf.data pipeline, and
@@ -62,7 +63,8 @@ def summary_of(error: BaseException) -> str:
     if _HEADLINE.match(first):
         reason = _reason(first, others)
         # Python that TensorFlow traces puts the class before the reason.
-        return reason if reason.startswith(f"{name}: ") else f"{name}: {reason}"
+        named = reason if reason.startswith(f"{name}: ") else f"{name}: {reason}"
+        return _AROUND_ANOTHER.sub("", named)
     # The lines of the sources, which Python would read for the causes, are not needed.
     told = traceback.TracebackException(type(error), error, None, lookup_lines=False)
     lines = "".join(told.format_exception_only()).strip().splitlines()
@@ -93,6 +95,18 @@ def summary_of_lines(lines: Sequence[str]) -> str:
             first, others = line[found.end() :], plain[index + 1 :]
             return f"{found[1]}: {_reason(first, others) if _HEADLINE.match(first) else first}"
     return lines[-1]
+
+
+def is_among(summary: str, lines: Sequence[str]) -> bool:
+    """Returns whether a process has printed what an error was summed up to.
+
+    Args:
+        summary: What `summary_of` or `summary_of_lines` has returned, perhaps cut off.
+        lines: The lines that the process has printed.
+    """
+    text = summary.removesuffix(" ...")
+    plain = [_MODULE.sub("", _COLORS.sub("", line)) for line in lines]
+    return any(text in line or (line.endswith(":") and text.startswith(line)) for line in plain)
 
 
 def _with_its_list(lines: Sequence[str]) -> str:

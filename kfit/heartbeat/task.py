@@ -357,6 +357,10 @@ class Heartbeat:
         Returns:
             Whether it is recorded. If not, there is no supervisor, and the caller must confirm the
             end.
+
+        Raises:
+            OSError: If there is a supervisor, but the end cannot be recorded. It must stay
+                unconfirmed then, since another task may still fail.
         """
         return self._path is not None and write_end(self._path, marker)
 

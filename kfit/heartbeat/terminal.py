@@ -87,6 +87,28 @@ def columns_of_output(environ: Mapping[str, str] = os.environ) -> int:
     return int(told) if told.isdecimal() else columns_of(sys.stdout)
 
 
+def wrapped(text: str, stream: Any) -> str:
+    """Returns a message for a stream; if it is a terminal, with lines that end between two words.
+
+    Elsewhere the text is not changed, so that programs find whole lines.
+    """
+    columns = columns_of(stream) if is_terminal(stream) else 0
+    if not columns:
+        return text
+    import textwrap  # only here, so that `import kfit` is faster
+
+    return "\n".join(
+        textwrap.fill(
+            line,
+            columns,
+            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
+
+
 def has_colors(environ: Mapping[str, str] = os.environ) -> bool:
     """Returns whether colors are wanted: `NO_COLOR` is not set (see https://no-color.org)."""
     return not environ.get("NO_COLOR")

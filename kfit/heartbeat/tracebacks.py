@@ -319,13 +319,25 @@ def _name_what_was_meant(
         return
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     known = [name for name, each in parameters.items() if each.kind in kinds and name != "self"]
-    alike = closest_name(found[1], known)
+    of_class = _arguments_of_class(function)
+    alike = closest_name(found[1], [*known, *of_class])
     takes_others = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     if alike is None and takes_others:
         return
     hint = "" if alike is None else f". Did you mean {alike!r}?"
+    if alike is not None and alike not in known:
+        hint = f". {alike!r} is an argument of {_full_name(function).rpartition('.')[0]}(...)"
     says = f"got an unexpected keyword argument {found[1]!r}"
     error.args = (f"{_full_name(function)}() {says}{hint}",)
+
+
+def _arguments_of_class(function: Callable[..., Any]) -> list[str]:
+    """Returns the arguments with which objects are made whose public method is called."""
+    owner, _, name = function.__qualname__.partition(".")
+    cls = inspect.unwrap(function).__globals__.get(owner) if name else None
+    if not isinstance(cls, type) or owner.startswith("_") or name == "__init__":
+        return []
+    return [each for each in inspect.signature(cls).parameters if each != "self"]
 
 
 def _full_name(function: Callable[..., Any]) -> str:

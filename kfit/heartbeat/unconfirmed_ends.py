@@ -27,11 +27,15 @@ def ends_path(heartbeat: str) -> str:
 
 
 def write_end(heartbeat: str, marker: str) -> bool:
-    """Records a marker, and returns whether it is recorded; False if the supervisor has ended."""
+    """Records a marker, and returns whether it is recorded; False if the supervisor has ended.
+
+    Raises:
+        OSError: If it cannot be recorded though the supervisor runs, as on a full disk.
+    """
     try:
         with open(ends_path(heartbeat), "a", encoding="ascii") as file:
             file.write(json.dumps(os.path.abspath(marker)) + "\n")
-    except OSError:
+    except FileNotFoundError:  # the folder has gone, which its supervisor deletes at its end
         return False
     return True
 

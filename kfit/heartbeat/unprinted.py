@@ -60,8 +60,8 @@ def in_short(
     elif is_surely_consequence(error):
         reason = reason_of(error)
         is_own = NOT_THE_SAME in reason
-        blame = _at(traceback) if is_own else " because another task has"
-        short = f"kfit: failed{blame}: {reason}"
+        told = f"failed{_at(traceback)}" if is_own else "this task fails because another one has"
+        short = f"kfit: {told}: {reason}"
     else:
         summary = summary_of(error)
         first = _summary_of_first(heartbeat, _place(error, traceback), summary)

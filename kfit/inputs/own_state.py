@@ -183,9 +183,8 @@ class OwnState:
         if self._says is not None or not self._has_attributes:
             return
         attributes = Attributes(self._source, foreign=self._foreign)
-        attributes.load_state_dict(
-            from_bytes(host_collectives.content(to_bytes(attributes.state_dict())))
-        )
+        state = from_bytes(host_collectives.content(to_bytes(attributes.state_dict())))
+        attributes.load_state_dict(state, is_shared=True)
 
 
 def _methods(value: Any) -> tuple[str, ...]:

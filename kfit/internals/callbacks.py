@@ -113,6 +113,20 @@ def decide_to_save(
     callback._should_save_model(epoch, batch, logs, path)
 
 
+@uses(
+    "keras.callbacks.EarlyStopping._set_monitor_op",
+    because="no public method chooses how values are compared",
+)
+def choose_comparison(callback: keras.callbacks.Callback) -> None:
+    """Lets a callback with a `monitor` choose how it compares values, if it has not done so yet.
+
+    Keras' callbacks choose at the end of the first epoch, which a training that resumes has behind
+    it. Until then they cannot compare anything with their best value.
+    """
+    if getattr(callback, "monitor_op", callback) is None:
+        callback._set_monitor_op()
+
+
 @uses("keras.metrics.Accuracy._direction", because="metrics tell it in no other way")
 def direction_of(metric: keras.Metric) -> str | None:
     """Returns whether higher or lower values of a metric are better: "up" or "down".

@@ -16,10 +16,10 @@ values that have changed but cannot be saved, only the names are reported.
 
 from __future__ import annotations
 
-import array as python_arrays
 import operator
 import os
 import uuid
+from collections import deque
 from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -28,12 +28,16 @@ import keras
 import numpy as np
 
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.objects.fields import fields_of
+from kfit.objects.aliases import aliases_in, is_mutable, value_at
+from kfit.objects.bindings import GONE, IS, Bindings
+from kfit.objects.fields import fields_of, is_derived
 from kfit.objects.handles import is_handle, is_open_to_looks
+from kfit.objects.holders import bind, items_of, put, unbind
 from kfit.objects.iterators import is_iterator
 from kfit.objects.keras_variables import OF_METRIC, build_optimizers, variables_of
 from kfit.objects.looks import Looks
 from kfit.objects.names import Names, names_in
+from kfit.objects.orders import is_order, may_be_written
 from kfit.objects.own_generators import (
     check_state,
     give,
@@ -42,7 +46,14 @@ from kfit.objects.own_generators import (
     nbytes_of,
     read,
 )
-from kfit.objects.plain_objects import DEEPEST, OF_KERAS, holds_only_state, is_frozen, is_own
+from kfit.objects.plain_objects import (
+    DEEPEST,
+    OF_KERAS,
+    holds_only_state,
+    is_frozen,
+    is_own,
+    refers_to,
+)
 from kfit.objects.values import DICTS, decode, elements, encode, is_exact, size_of, type_of
 
 LARGEST = 64 << 20
@@ -58,6 +69,8 @@ _NAMED = 3
 """The most names that a warning lists."""
 _IN_CODE = "names in code"
 """The first part of the paths of variables that the object's code refers to."""
+_AS_MADE = "as made"
+"""The key in entries of orders that are those which the program had made, before training."""
 _SEARCHED = (list, tuple, *DICTS)
 """The types of containers that may be searched for state."""
 _PROCESSES: dict[int, str] = {}
@@ -111,18 +124,23 @@ class Attributes:
         self._names = names_in(owner)
         self._known = Looks(foreign)
         self._kinds: dict[AttributePath, Any] | None = None
+        self._bindings = Bindings()
         self._baseline: dict[AttributePath, Any] = {}
         self._members: dict[AttributePath, list[Any]] = {}
         self._iterators: dict[int, Any] = {}
+        self._aliases: dict[AttributePath, AttributePath] = {}
         self._is_begun = False
         with self.one_look():
-            self._kinds = {path: _kind_of(value) for path, value in self._objects()}
+            objects = list(self._objects())
+            self._kinds = {path: _kind_of(value) for path, value in objects if self._is_own(value)}
             self._baseline = {leaf.path: self._mark(leaf.value) for leaf in self._leaves()}
+            self._bindings = Bindings(objects, self._baseline)
             self._begun = {
                 leaf.path: _entry(leaf.value)
                 for leaf in self._leaves()
-                if self._can_keep(leaf.value, _SMALL) and not is_generator(leaf.value)
+                if self._can_keep(leaf, _SMALL) and not is_generator(leaf.value)
             }
+            self._aliases = self._aliases_now()
             self._iterators = {
                 id(leaf.value): leaf.value for leaf in self._leaves() if is_iterator(leaf.value)
             }
@@ -139,19 +157,43 @@ class Attributes:
         """Returns the object's state, in a form that a snapshot can contain.
 
         The state is a list of entries. Each entry has a path (the attribute names, indices and keys
-        that lead to a value) and the encoded value.
+        that lead to a value) and the encoded value. That of an order which training has not changed
+        also has `_AS_MADE`. Instead of a value, an entry may tell that another object is at the
+        path, or that nothing is (`bindings.py`).
         """
         with self.one_look():
-            return [
-                _kept(path, _entry(value))
-                for path, value, _ in self._leaves()
-                if self._can_keep(value)
-                and (
-                    is_generator(value)
-                    or (path[0] != _IN_CODE and _is_order(value))  # constants may look like one
-                    or self._has_changed(path, value)
-                )
-            ]
+            state = []
+            for leaf in self._leaves():
+                path, value, _ = leaf
+                if not self._can_keep(leaf):
+                    continue
+                if is_generator(value) or self._has_changed(path, value):
+                    state.append(_kept(path, _entry(value)))
+                elif path[0] != _IN_CODE and is_order(value):  # constants may look like one
+                    state.append({**_kept(path, _entry(value)), _AS_MADE: True})
+            state += [_kept(path, entry) for path, entry in self._rebound()]
+            return state + self._new_aliases({tuple(entry["path"]) for entry in state})
+
+    def _new_aliases(self, saved: Container[AttributePath]) -> list[dict[str, Any]]:
+        """Returns entries for places with one mutable value, unless a new process makes it so.
+
+        Args:
+            saved: The paths of the values that are saved.
+        """
+        return [
+            _kept(path, {IS: list(first)})
+            for path, first in self._aliases_now().items()
+            if self._aliases.get(path) != first
+            or any(path[:end] in saved for end in range(1, len(path) + 1))
+        ]
+
+    def _aliases_now(self) -> dict[AttributePath, AttributePath]:
+        return aliases_in(
+            ((*leaf.path, *inner), part)
+            for leaf in self._leaves()
+            if self._can_keep(leaf) and not holds_state(leaf.value)
+            for inner, part in self._known.at(leaf.value).parts
+        )
 
     def unsaved(self) -> list[str]:
         """Returns the names and classes of values that have changed but can't be saved.
@@ -161,12 +203,12 @@ class Attributes:
         """
         with self.one_look():
             return [
-                f"{name_of(path)} (a {type(value).__name__})"
-                for path, value, _ in self._leaves()
-                if not self._can_keep(value)
-                and self._has_changed(path, value)
-                and not is_handle(value)
-                and not self._is_of_keras(path)
+                f"{name_of(leaf.path)} (a {type(leaf.value).__name__})"
+                for leaf in self._leaves()
+                if not self._can_keep(leaf)
+                and self._has_changed(leaf.path, leaf.value)
+                and not is_handle(leaf.value)
+                and not self._is_of_keras(leaf.path)
             ]
 
     def small(self) -> dict[AttributePath, Any]:
@@ -175,9 +217,10 @@ class Attributes:
         Large values are left out. The method `with_small` adds them to the result, from a complete
         state that was read when there was time to read it.
         """
-        found: dict[AttributePath, Any] = {}
+        found = {_key_of(path, entry): entry for path, entry in self._rebound(shallow=True)}
         left, room = _FEW, _AT_ONCE
-        for path, value, _ in self._leaves(shallow=True):
+        for leaf in self._leaves(shallow=True):
+            path, value, _ = leaf
             if left <= 1:
                 break
             count = elements(value, left)
@@ -185,7 +228,7 @@ class Attributes:
                 left -= 1
                 continue
             left -= count
-            if self._can_keep(value, min(room, _SMALL)):
+            if self._can_keep(leaf, min(room, _SMALL)):
                 found[path] = _entry(value)
                 room -= nbytes_of(value) if holds_state(value) else size_of(value)
         return found
@@ -211,13 +254,32 @@ class Attributes:
         Returns:
             The state in the form that `state_dict` returns.
         """
-        merged = {tuple(entry["path"]): entry for entry in state}
-        for path, value in small.items():
-            if path in merged or not _same(before.get(path), value):
-                merged[path] = _kept(path, value)
-        return list(merged.values())
+        merged = {_key_of(tuple(entry["path"]), entry): entry for entry in state}
+        for key in before.keys() - small.keys():
+            if _is_rebound(before[key]):
+                del merged[key]
+        changed = {key for key, value in small.items() if not _same(before.get(key), value)}
+        for key in changed:
+            value = small[key]
+            merged[key] = _kept(key[-1] if _is_rebound(value) else key, value)
+        return [entry for entry in merged.values() if not self._is_old_alias(entry, changed)]
 
-    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
+    def _is_old_alias(self, entry: dict[str, Any], changed: Container[AttributePath]) -> bool:
+        """Returns whether an entry tells that two places have one value, of which one has changed.
+
+        Then they may be two by now.
+
+        Args:
+            entry: The entry.
+            changed: The paths of the values that have changed since the entry was made.
+        """
+        paths = [tuple(entry["path"]), tuple(entry.get(IS, ()))]
+        if self._bindings.at(paths[1]) is not None:
+            return False
+        inner = [path[:end] for path in paths for end in range(1, len(path) + 1)]
+        return IS in entry and any(path in changed for path in inner)
+
+    def load_state_dict(self, state: list[dict[str, Any]], *, is_shared: bool = False) -> None:
         """Restores the object's state; arrays, lists, dicts and generators in place if possible.
 
         A value that is not in `state` was equal to the baseline (its value when this `Attributes`
@@ -232,19 +294,58 @@ class Attributes:
 
         Args:
             state: What `state_dict` returned, here or in another process.
+            is_shared: Whether it is the present state of another task, so that it is no news that
+                the orders are other ones.
         """
-        entries = {
-            tuple(entry["path"]): entry for entry in state if entry.get("process") != _process()
+        entries = [entry for entry in state if entry.get("process") != _process()]
+        rebound = {tuple(entry["path"]): entry for entry in entries if _is_rebound(entry)}
+        values = {tuple(entry["path"]): entry for entry in entries if not _is_rebound(entry)}
+        plain = {path for path, entry in values.items() if "value" in entry}
+        with self.one_look():
+            lost = self._reset_places(rebound.keys() | plain)
+        with self.one_look():
+            lost += self._reset(values)
+        bound = {path: tuple(entry[IS]) for path, entry in rebound.items() if IS in entry}
+        moved = {
+            path: place for path, place in bound.items() if self._bindings.at(place) is not None
         }
         with self.one_look():
-            lost = self._reset(entries)
+            lost += self._bind(moved)
         with self.one_look():
-            lost += self._give(entries)
+            lost += self._give(values)
+        with self.one_look():
+            lost += self._bind({path: bound[path] for path in bound if path not in moved})
+        with self.one_look():
+            lost += self._unbind([path for path, entry in rebound.items() if GONE in entry])
         if lost:
             warn_user(
                 f"The snapshot's state of a {type(self._owner).__name__} was not restored "
                 f"completely: {listed(lost)} could not be set, and is left as it is."
             )
+        replaced = [] if is_shared else self._replaced_orders(values)
+        if replaced:
+            warn_user(
+                f"The program has made a {type(self._owner).__name__} with another order of "
+                f"{listed(replaced)} than the snapshot has. Training goes on with that of the "
+                "snapshot, as it may have been drawn at random. If it is a setting which you have "
+                "changed, keep it in a tuple, and it is not taken from snapshots."
+            )
+
+    def _replaced_orders(self, entries: dict[AttributePath, Any]) -> list[str]:
+        """Returns the names of orders that were as made, but that the program now makes otherwise.
+
+        Long ones are left out, since they were drawn at random.
+
+        Args:
+            entries: The entries of the saved state by their paths.
+        """
+        return [
+            name_of(path)
+            for path, entry in entries.items()
+            if entry.get(_AS_MADE) and path in self._begun
+            if not _same(self._begun[path], {"value": entry["value"]})
+            and may_be_written(decode(entry["value"]))
+        ]
 
     def _reset(self, kept: Container[AttributePath]) -> list[str]:
         """Resets changed values to the baseline: their values when this `Attributes` was created.
@@ -276,10 +377,104 @@ class Attributes:
             {leaf.path: self._begun[leaf.path] for leaf in changed if leaf.path in self._begun}
         )
         return [
-            name_of(path)
-            for path, value, _ in changed
-            if self._can_keep(value) and path in there and path not in self._begun
+            name_of(leaf.path)
+            for leaf in changed
+            if self._can_keep(leaf) and leaf.path in there and leaf.path not in self._begun
         ]
+
+    def _reset_places(self, kept: Container[AttributePath]) -> list[str]:
+        """Puts the objects of the baseline back into their places, and values into empty ones.
+
+        Args:
+            kept: The paths that are left as they are, since a saved state has them.
+
+        Returns:
+            The names of the places that can't be reset.
+        """
+        paths = [p for p, _ in self._rebound() if p not in kept and p[0] != _IN_CODE]
+        held = {path: path for path in paths if self._bindings.at(path) is not None}
+        values = {
+            path: self._begun[path] for path in paths if path in self._begun and path not in held
+        }
+        others = [path for path in paths if path not in held and path not in values]
+        lost = self._bind(held) + self._unbind(others)
+        for path, entry in values.items():
+            if not put(self._holder_of(path), path[-1], decode(entry["value"])):
+                lost.append(name_of(path))
+        return lost
+
+    def _bind(self, homes: dict[AttributePath, AttributePath]) -> list[str]:
+        """Puts objects of the baseline, or values that are already in other places, into places.
+
+        Args:
+            homes: The homes of the objects (`bindings.py`), or the other places of the values, by
+                the paths of the places.
+
+        Returns:
+            The names of the places that can't be set.
+        """
+        lost = []
+        for path, home in homes.items():
+            holder, value, may = self._holder_of(path), self._bindings.at(home), self._may_bind
+            if value is None:
+                found = value_at(self._places(), home)
+                value, may = found if is_mutable(found) else None, self._may_set
+            is_there = holder is not None and value is not None
+            if not is_there or not may(path, holder) or not bind(holder, path[-1], value):
+                lost.append(name_of(path))
+        return lost
+
+    def _unbind(self, paths: list[AttributePath]) -> list[str]:
+        """Deletes what is at paths, and returns the names of the places where this can't be done.
+
+        Items of lists are deleted from the last one on.
+        """
+        lost = []
+        for path in reversed(paths):
+            holder = self._holder_of(path)
+            if holder is None or not self._may_bind(path, holder) or not unbind(holder, path[-1]):
+                lost.append(name_of(path))
+        return lost
+
+    def _holder_of(self, path: AttributePath) -> Any:
+        """Returns the `__dict__`, list, tuple or dict that has, or may get, the value at a path.
+
+        This may be a list or dict that does not yet hold any object. The result is None if there is
+        no such holder.
+        """
+        found = value_at(self._places(), path[:-1])
+        return found if isinstance(found, (*_SEARCHED, deque)) else None
+
+    def _places(self) -> dict[AttributePath, Any]:
+        return {leaf.path: leaf.value for leaf in self._leaves()} | dict(self._holders())
+
+    def _rebound(self, shallow: bool = False) -> Iterator[tuple[AttributePath, dict[str, Any]]]:
+        """Yields the places where objects of the baseline are that were not, and the empty ones.
+
+        Each has an entry for the state.
+
+        Args:
+            shallow: Whether to leave out large containers.
+        """
+        for path, holder in self._holders(shallow):
+            for key, value in self._entries(path, holder):
+                if self._bindings.has_moved((*path, key), value):
+                    yield (*path, key), {IS: list(self._bindings.home_of(value, ()))}
+            for place in self._bindings.missing(path, holder):
+                if place != (_IN_CODE,):
+                    yield place, {GONE: True}
+
+    def _is_displaced(self, path: AttributePath) -> bool:
+        """Returns whether the object that was at a path at the baseline is still in another place.
+
+        Then the state of a new object at this path cannot be given to it.
+        """
+        held = self._bindings.at(path)
+        if held is None:
+            return False
+        roots = (self._owner, *Names(self._names).values())
+        is_at_home = self._bindings.home_of(held, path) == path
+        return not is_at_home or refers_to(roots, held, self._owner, self._foreign)
 
     def _give(self, entries: dict[AttributePath, Any]) -> list[str]:
         """Sets values of the object to those of a saved state.
@@ -293,9 +488,12 @@ class Attributes:
         for path, model in list(self._models()):
             begin = len(path)
             build_optimizers(model, [each[begin:] for each in entries if each[:begin] == path])
-        places = {leaf.path: leaf.value for leaf in self._leaves()}
-        holders = dict(self._holders())
-        classes = {(): type(self._owner), **{path: type(value) for path, value in self._objects()}}
+        # What has a home is there, even if it cannot be reached from the object any more.
+        homes = dict(self._bindings.homes())
+        places = homes | {leaf.path: leaf.value for leaf in self._leaves()}
+        owned = {path: fields_of(value) for path, value in homes.items() if self._is_own(value)}
+        holders = owned | dict(self._holders())
+        apart = self._apart(entries)
         lost = []
         for path, entry in entries.items():
             if _state_in(entry) is not None and holds_state(places.get(path)):
@@ -307,32 +505,61 @@ class Attributes:
                 "value" in entry
                 and not is_generator(places.get(path))
                 and path[:-1] in holders
-                and self._may_set(path, holders[path[:-1]], classes.get(path[:-1]))
-                and _put(holders[path[:-1]], path[-1], decode(entry["value"]))
+                and self._may_set(path, holders[path[:-1]])
+                and (bind if id(places.get(path)) in apart else put)(
+                    holders[path[:-1]], path[-1], decode(entry["value"])
+                )
             ):
                 lost.append(name_of(path))
         return lost
 
-    def _may_set(self, path: AttributePath, holder: Any, cls: type | None) -> bool:
+    def _apart(self, entries: dict[AttributePath, Any]) -> set[int]:
+        """Returns the ids of values that are at several places now, which get different values.
+
+        They must not be set in place.
+
+        Args:
+            entries: The encoded values that will be set, by their paths.
+        """
+        first: dict[int, AttributePath] = {}
+        apart = set()
+        for path, value, _ in self._leaves():
+            if path[0] != _IN_CODE and is_mutable(value):
+                one = entries.get(first.setdefault(id(value), path), {})
+                if not _same(one.get("value"), entries.get(path, {}).get("value")):
+                    apart.add(id(value))
+        return apart
+
+    def _may_set(self, path: AttributePath, holder: Any) -> bool:
         """Returns whether a value of a saved state may be set at a path.
 
-        A file could name any path. No part of the path may be a special name, such as `__class__`,
-        or an attribute that is not searched; and no method or function is replaced by a value.
+        A file could name any path. No function or other callable is replaced by a value.
 
         Args:
             path: The path of the value.
             holder: The `__dict__`, list, tuple or dict that will contain the value.
-            cls: The class of the object if `holder` is its `__dict__`, otherwise None.
+        """
+        is_called = callable(dict(items_of(holder)).get(path[-1]))
+        return not is_called and self._may_bind(path, holder)
+
+    def _may_bind(self, path: AttributePath, holder: Any) -> bool:
+        """Returns whether another object of the program's may be put at a path, or none.
+
+        A file could name any path. No part of the path may be a special name, such as `__class__`,
+        or an attribute that is not searched; and no method is replaced.
+
+        Args:
+            path: The path.
+            holder: The `__dict__`, list, tuple or dict that contains the value at the path.
         """
         if any(isinstance(part, str) and part.startswith("__") for part in path):
             return False
         if path[0] != _IN_CODE and not self._looks(path[0]):
             return False
-        name = path[-1]
-        if isinstance(holder, Names) and name not in holder.known:
+        if isinstance(holder, Names) and path[-1] not in holder.known:
             return False
-        of_class = getattr(cls, name, None) if cls is not None and isinstance(name, str) else None
-        return not callable(of_class) and not callable(dict(_items(holder)).get(name))
+        owner = self._owner if not path[:-1] else self._bindings.at(path[:-1])
+        return not isinstance(path[-1], str) or not callable(getattr(type(owner), path[-1], None))
 
     def _is_of_keras(self, path: AttributePath) -> bool:
         """Returns whether a value is in one of Keras' callbacks, which makes it anew by itself."""
@@ -345,21 +572,29 @@ class Attributes:
     def _has_changed(self, path: AttributePath, value: Any) -> bool:
         return self._baseline.get(path) != self._mark(value)
 
-    def _can_keep(self, value: Any, largest: int = LARGEST) -> bool:
+    def _can_keep(self, leaf: _Leaf, largest: int = LARGEST) -> bool:
+        value = leaf.value
         if self._is_begun and is_iterator(value) and id(value) not in self._iterators:
             return False  # a new process has none whose position could be set
         if holds_state(value):
-            return nbytes_of(value) <= largest
+            is_new = not self._bindings.knows(value) and self._is_displaced(leaf.path)
+            return nbytes_of(value) <= largest and not is_new
         known = self._known.at(value)
         return known.is_exact and known.size <= largest
 
     def _leaves(self, shallow: bool = False) -> Iterator[_Leaf]:
+        seen: set[int] = set()
         for path, holder in self._holders(shallow):
             for key, value in self._entries(path, holder):
+                if self._bindings.knows(value):
+                    if id(value) in seen:
+                        continue
+                    seen.add(id(value))
+                place = self._bindings.home_of(value, (*path, key))
                 if isinstance(value, OF_KERAS):
-                    yield from self._variables((*path, key), value, holder)
+                    yield from self._variables(place, value, holder)
                 elif not self._is_entered((*path, key), value, shallow):
-                    yield _Leaf((*path, key), value, holder)
+                    yield _Leaf(place, value, holder)
 
     def _variables(self, path: AttributePath, value: Any, holder: Any) -> Iterator[_Leaf]:
         """Yields the variables of an object of Keras.
@@ -374,18 +609,24 @@ class Attributes:
                 yield _Leaf(place, variable, holder)
 
     def _objects(self) -> Iterator[tuple[AttributePath, Any]]:
-        """Yields each object of the user's classes that is searched for state, with its path."""
+        """Yields each object that no file can hold, with its path, and once more at each other one.
+
+        These are objects of the user's classes, generators and variables, and objects of Keras.
+        """
         for path, holder in self._holders():
             for key, value in self._entries(path, holder):
-                if is_own(value, self._owner):
+                if self._is_own(value) or holds_state(value) or isinstance(value, OF_KERAS):
                     yield (*path, key), value
+
+    def _is_own(self, value: Any) -> bool:
+        return is_own(value, self._owner)
 
     def _models(self) -> Iterator[tuple[AttributePath, keras.Model]]:
         """Yields each model that is not the trained one, with its path."""
         for path, holder in self._holders():
             for key, value in self._entries(path, holder):
                 if isinstance(value, keras.Model):
-                    yield (*path, key), value
+                    yield self._bindings.home_of(value, (*path, key)), value
 
     def _holders(self, shallow: bool = False) -> Iterator[tuple[AttributePath, Any]]:
         """Yields each `__dict__`, list, tuple and dict that is searched for state, with its path.
@@ -405,14 +646,14 @@ class Attributes:
                 if id(item) not in seen and self._is_entered((*path, key), item, shallow):
                     seen.add(id(item))
                     inside = item if type_of(item) in _SEARCHED else fields_of(item)
-                    stack.append(((*path, key), inside))
+                    stack.append((self._bindings.home_of(item, (*path, key)), inside))
 
     def _entries(self, path: AttributePath, holder: Any) -> list[tuple[Any, Any]]:
         """Returns the keys and values in a `__dict__` or container, without those to be skipped.
 
         It skips attributes of the searched object that `looks` excludes, the objects in `foreign`,
-        those of the classes `besides`, values whose class or attributes cannot be read, and items
-        of a dict whose keys are not strings or integers.
+        those of the classes `besides`, values whose class or attributes cannot be read, values that
+        Keras derives, and items of a dict whose keys are not strings or integers.
 
         Args:
             path: The path of the `__dict__` or container in the searched object. The path of the
@@ -421,9 +662,10 @@ class Attributes:
         """
         return [
             (key, value)
-            for key, value in _items(holder)
+            for key, value in items_of(holder)
             if (path or self._looks(key)) and id(value) not in self._foreign
             if is_open_to_looks(value) and not isinstance(value, self._besides)
+            if not is_derived(holder, key)
         ]
 
     def _is_entered(self, path: AttributePath, value: Any, shallow: bool) -> bool:
@@ -435,8 +677,8 @@ class Attributes:
         saved as a whole because they hold random generators, variables or Keras objects, or a few
         objects of the user's that are those of the baseline, or because they are a `defaultdict`
         with a function of the user's. It is False for all other values, for dicts whose keys are
-        not all strings and integers, for values that are nested too deep, and for an object in
-        whose place there was none of its class at the baseline.
+        not all strings and integers, for values that are nested too deep, and for a new object in
+        whose place there was none of its class at the baseline, or one that is elsewhere now.
 
         Args:
             path: The path of the value. Its length tells how deep the value is nested.
@@ -448,11 +690,14 @@ class Attributes:
         if type_of(value) in _SEARCHED:
             if shallow and elements(value, _FEW) >= _FEW:
                 return False
-            if self._known.at(value).is_exact or len(_items(value)) < len(value):
+            if self._known.at(value).is_exact or len(items_of(value)) < len(value):
                 return False
             return holds_only_state(value) or self._holds_same_objects(path, value)
-        known = self._kinds is None or self._kinds.get(path) is _kind_of(value)
-        return known and is_own(value, self._owner)
+        if not self._is_own(value):
+            return False
+        if self._kinds is None or self._bindings.knows(value):
+            return True
+        return self._kinds.get(path) is _kind_of(value) and not self._is_displaced(path)
 
     def _holds_same_objects(self, path: AttributePath, container: Any) -> bool:
         """Returns whether a container holds a few objects of the user's, as at the baseline.
@@ -460,7 +705,7 @@ class Attributes:
         Then a new process makes the same objects, and each gets its state. If objects were added,
         replaced or put into another order, the container cannot be restored.
         """
-        items = [item for _, item in _items(container)]
+        items = [item for _, item in items_of(container)]
         if len(container) > _MOST_OBJECTS or not any(is_own(i, self._owner) for i in items):
             return False
         others = [item for item in items if not is_exact(item)]
@@ -499,12 +744,6 @@ def _is_name(part: Any) -> bool:
     return isinstance(part, str) and part.isidentifier()
 
 
-def _items(holder: Any) -> list[tuple[Any, Any]]:
-    if isinstance(holder, dict):
-        return [(k, v) for k, v in list(holder.items()) if type(k) in (str, int)]
-    return list(enumerate(holder))
-
-
 def check_entries(state: list[dict[str, Any]]) -> None:
     """Checks that the values of an object's state, which was read from a file, can be decoded.
 
@@ -517,7 +756,7 @@ def check_entries(state: list[dict[str, Any]]) -> None:
     for entry in state:
         if _state_in(entry) is not None:
             check_state(decode(_state_in(entry)))
-        else:
+        elif not _is_rebound(entry):
             decode(entry["value"])
 
 
@@ -541,55 +780,22 @@ def _entry(value: Any) -> dict[str, Any]:
     return {"state": read(value)} if holds_state(value) else {"value": encode(value)}
 
 
+def _is_rebound(entry: dict[str, Any]) -> bool:
+    """Returns whether an entry tells which object is at its path, or that none is."""
+    return IS in entry or GONE in entry
+
+
+def _key_of(path: AttributePath, entry: dict[str, Any]) -> AttributePath:
+    """Returns a key for an entry: the path of its value, or another one for the place itself.
+
+    An object that was moved has its state at the path of its home, where another one may be now.
+    """
+    return ("place", path) if _is_rebound(entry) else path
+
+
 def _state_in(entry: dict[str, Any]) -> Any:
     """Returns the encoded state of a generator or variable, or the position of an iterator."""
     return entry.get("state", entry.get("position"))
-
-
-def _put(holder: Any, key: Any, value: Any) -> bool:
-    """Sets an item of a dict, list or tuple, in place if possible.
-
-    Args:
-        holder: The dict, list or tuple. A tuple's item can only be changed in place.
-        key: The key or index of the item.
-        value: The new value.
-
-    Returns:
-        Whether the item could be set.
-    """
-    inside: Any = dict(_items(holder)).get(key)
-    if _fits(inside, value):
-        inside[...] = value
-    elif type_of(inside) is type(value) and type(value) in (list, bytearray, python_arrays.array):
-        inside[:] = value
-    elif type_of(inside) is type(value) and type(value) in (set, *DICTS):
-        inside.clear()
-        inside.update(value)
-    elif isinstance(holder, dict) or (isinstance(holder, list) and key < len(holder)):
-        holder[key] = value
-    else:
-        return False
-    return True
-
-
-def _fits(inside: Any, value: Any) -> bool:
-    if not isinstance(inside, np.ndarray) or not isinstance(value, np.ndarray):
-        return False
-    same = inside.shape == value.shape and inside.dtype == value.dtype
-    return same and bool(inside.flags.writeable)
-
-
-def _is_order(value: Any) -> bool:
-    """Returns whether a list or array is a permutation of the integers from 0 to n - 1."""
-    if isinstance(value, list) and not (value and set(map(type, value)) == {int}):
-        return False
-    if not isinstance(value, (np.ndarray, list)):
-        return False
-    array = np.asarray(value)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) < 2:
-        return False
-    inside = array.min() == 0 and array.max() == len(array) - 1
-    return bool(inside and np.bincount(array).max() == 1)
 
 
 def _same(one: Any, other: Any) -> bool:

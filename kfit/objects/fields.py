@@ -40,6 +40,15 @@ def fields_of(value: Any) -> dict[str, Any]:
     return fields
 
 
+def is_derived(fields: Any, name: Any) -> bool:
+    """Returns whether an attribute is one that Keras sets anew, so that it is no state.
+
+    It is `min_delta` of callbacks with a `monitor`: they turn its sign when they first compare
+    values, and know by `monitor_op`, a function, that they have.
+    """
+    return bool(name == "min_delta" and isinstance(fields, dict) and "monitor_op" in fields)
+
+
 def _slots_of(value: Any) -> tuple[str, ...]:
     kind: Any = type(value)
     return _slots_of_class(kind)

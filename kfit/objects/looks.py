@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from kfit.objects.aliases import Path, parts_of
 from kfit.objects.plain_objects import mark_of
 from kfit.objects.values import DICTS, elements, is_exact, size_of
 
@@ -103,6 +104,11 @@ class Known:
         return size_of(self._value)
 
     @cached_property
+    def parts(self) -> list[tuple[Path, Any]]:
+        """What in the value may change in place, by paths; none if it cannot be saved."""
+        return list(parts_of(self._value)) if self.is_exact else []
+
+    @cached_property
     def mark(self) -> Any:
         """A mark, such as a checksum, that differs once the value has changed (see `mark_of`)."""
         return mark_of(self._value, self._foreign)
@@ -185,6 +191,8 @@ def _is_fixed(value: Any) -> bool:
     """Returns whether a value and all values in it are immutable."""
     if type(value) in (tuple, frozenset):
         return set(map(type, value)) <= _FIXED or all(map(_is_fixed, value))
+    if isinstance(value, np.void):  # a record, whose fields may be set
+        return False
     return type(value) in _FIXED or isinstance(value, np.generic)
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
-from collections.abc import Container, Iterator
+import sys
+from collections.abc import Collection, Container, Iterator
 from functools import lru_cache
 from types import (
     BuiltinMethodType,
@@ -73,6 +74,15 @@ class Name(NamedTuple):
         held = self.holder if isinstance(self.holder, dict) else vars(self.holder)
         return held.get(self.key, _ABSENT)
 
+    def delete(self) -> None:
+        """Deletes the variable."""
+        if isinstance(self.holder, CellType):
+            del self.holder.cell_contents
+        elif isinstance(self.holder, dict):
+            del self.holder[self.key]
+        else:
+            delattr(self.holder, self.key)
+
     def put(self, value: Any) -> None:
         """Sets the variable to a value."""
         if isinstance(self.holder, CellType):
@@ -86,7 +96,7 @@ class Name(NamedTuple):
 class Names(dict[str, Any]):
     """The values that variables had when this dict was created, by the variables' names.
 
-    Setting an item sets the variable, too.
+    Setting or deleting an item sets or deletes the variable, too.
     """
 
     def __init__(self, names: list[Name]) -> None:
@@ -102,6 +112,10 @@ class Names(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)
         self._names[name].put(value)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        self._names[name].delete()
 
 
 def names_in(owner: Any) -> list[Name]:
@@ -238,31 +252,67 @@ def _of_function(function: FunctionType | Any) -> Iterator[Name]:
     for key, cell in zip(code.co_freevars, cells, strict=False):
         if not key.startswith("__"):
             yield Name(f"{function.__qualname__.rpartition('.<locals>')[0]}.{key}", key, cell)
-    names, attributes = _named(code)
+    names, attributes, imports = _named(code)
     for key in names:
         value = variables.get(key, _ABSENT)
-        if not isinstance(value, ModuleType):
+        if isinstance(value, ModuleType):
+            yield from _of_module(key, value, attributes)
+        else:
             yield Name(key, key, variables)
-        elif is_written_here(value.__name__):
-            there = vars(value)
-            yield from (Name(f"{key}.{name}", name, there) for name in attributes if name in there)
+    for key in imports:
+        found = sys.modules.get(key) or sys.modules.get(f"{variables.get('__package__')}.{key}")
+        if found is not None:
+            yield from _of_module(key, found, attributes)
+
+
+def _of_module(label: str, module: ModuleType, attributes: Collection[str]) -> Iterator[Name]:
+    """Yields the variables of a module of the program that have certain names.
+
+    If one of them is a module, its variables with one of these names are yielded in its place.
+
+    Args:
+        label: The name of the module in the code.
+        module: The module.
+        attributes: The names of the variables.
+    """
+    stack, seen = [(label, module)], {id(module)}
+    while stack:
+        label, module = stack.pop()
+        if not is_written_here(module.__name__):
+            continue
+        there = vars(module)
+        for name in attributes:
+            value = there.get(name, _ABSENT)
+            if not isinstance(value, ModuleType):
+                if value is not _ABSENT:
+                    yield Name(f"{label}.{name}", name, there)
+            elif id(value) not in seen:
+                seen.add(id(value))
+                stack.append((f"{label}.{name}", value))
 
 
 @lru_cache(maxsize=4096)
-def _named(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the names of global variables, and of attributes, that a function's code uses."""
+def _named(code: CodeType) -> tuple[tuple[str, ...], ...]:
+    """Returns the names of global variables, attributes and modules that a function's code uses.
+
+    The modules are those that the function itself imports.
+    """
     names: dict[str, None] = {}
     attributes: dict[str, None] = {}
+    imports: dict[str, None] = {}
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME"):
             names[step.argval] = None
-        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "IMPORT_FROM"):
             attributes[step.argval] = None
+        elif step.opname == "IMPORT_NAME":
+            imports[step.argval] = None
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            for into, more in zip((names, attributes), _named(inner), strict=True):
+            for into, more in zip((names, attributes, imports), _named(inner), strict=True):
                 into.update(dict.fromkeys(more))
-    return tuple(name for name in names if not hasattr(builtins, name)), tuple(attributes)
+    variables = tuple(name for name in names if not hasattr(builtins, name))
+    return variables, tuple(attributes), tuple(imports)
 
 
 def _is_in_place(value: Any) -> bool:

@@ -11,14 +11,18 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.objects.iterators import advance, position_of
+from kfit.objects.seed_sequences import check_sequence, give_sequence, read_sequence, sequence_of
 from kfit.objects.values import decode, encode
+
+_SEED = "seed_seq"
+"""The key of a generator's seed sequence in its state. Snapshots of earlier versions have none."""
 
 
 def holds_state(value: Any) -> bool:
     """Returns whether a value has a state that can be read, and restored in place.
 
-    These values are random generators, variables of TensorFlow and Keras, and those iterators that
-    tell their position.
+    These values are random generators, NumPy's seed sequences, variables of TensorFlow and Keras,
+    and those iterators that tell their position.
     """
     if isinstance(value, random.SystemRandom):
         return False
@@ -27,6 +31,7 @@ def holds_state(value: Any) -> bool:
         np.random.Generator,
         np.random.RandomState,
         np.random.BitGenerator,
+        np.random.SeedSequence,
         tf.Variable,
         tf.random.Generator,
         keras.Variable,
@@ -36,7 +41,7 @@ def holds_state(value: Any) -> bool:
 
 
 def is_generator(value: Any) -> bool:
-    """Returns whether a value is a random generator."""
+    """Returns whether a value is a random generator, or a seed sequence that makes some."""
     others = (tf.Variable, keras.Variable)
     return holds_state(value) and not isinstance(value, others) and position_of(value) is None
 
@@ -49,9 +54,13 @@ def read(value: Any) -> Any:
     if isinstance(value, random.Random):
         return encode(value.getstate())
     if isinstance(value, np.random.Generator):
-        return encode(value.bit_generator.state)
+        return read(value.bit_generator)
     if isinstance(value, np.random.BitGenerator):
-        return encode(value.state)
+        sequence = sequence_of(value)
+        spawns = {} if sequence is None else {_SEED: read_sequence(sequence)}
+        return encode({**value.state, **spawns})
+    if isinstance(value, np.random.SeedSequence):
+        return encode(read_sequence(value))
     if isinstance(value, np.random.RandomState):
         return encode(value.get_state(legacy=False))
     if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
@@ -80,9 +89,14 @@ def give(value: Any, tree: Any) -> None:
     if isinstance(value, random.Random):
         value.setstate(state)
     elif isinstance(value, np.random.Generator):
-        value.bit_generator.state = state
+        give(value.bit_generator, tree)
     elif isinstance(value, np.random.BitGenerator):
         value.state = state
+        sequence = sequence_of(value)
+        if sequence is not None and _SEED in state:
+            give_sequence(sequence, state[_SEED])
+    elif isinstance(value, np.random.SeedSequence):
+        give_sequence(value, state)
     elif isinstance(value, np.random.RandomState):
         value.set_state(state)
     elif position_of(value) is not None:
@@ -99,14 +113,18 @@ def check_state(state: Any) -> None:
     """Checks that a generator of NumPy can get a state: it crashes on positions that are none.
 
     Args:
-        state: A decoded state of a generator or variable. Only that of a Mersenne Twister, which is
-            a dict, is looked at.
+        state: A decoded state of a generator or variable. Only seed sequences and the states of a
+            Mersenne Twister, which are dicts, are looked at.
 
     Raises:
         ValueError: If it cannot.
         TypeError: The same.
     """
-    if isinstance(state, dict) and state.get("bit_generator") == "MT19937":
+    if not isinstance(state, dict):
+        return
+    if "entropy" in state or _SEED in state:
+        check_sequence(state.get(_SEED, state))
+    if state.get("bit_generator") == "MT19937":
         inner = state["state"]
         key, position = np.asarray(inner["key"]), inner["pos"]
         if key.shape != (624,) or key.dtype.kind not in "iu" or not 0 <= int(position) <= 624:

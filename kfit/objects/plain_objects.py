@@ -7,7 +7,7 @@ import enum
 import io
 import queue
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import count
 from types import GeneratorType, ModuleType, SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks, place_in
 from kfit.objects.iterators import trace_of
 from kfit.objects.names import names_in
+from kfit.objects.other_arrays import is_compared, objects_in
 from kfit.objects.own_generators import holds_state, is_generator, read
 from kfit.objects.values import DICTS, decode, fingerprint, is_exact, size_of, type_of
 from kfit.objects.written_here import is_written_here
@@ -126,7 +127,7 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
         return place_in(value)
     if holds_state(value):
         return fingerprint(decode(read(value)))
-    if is_exact(value):
+    if is_exact(value) or is_compared(value):
         return fingerprint(value)
     parts: list[Any] = []
     counted = count()
@@ -136,7 +137,7 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
         if is_generator(item):
             parts.append(fingerprint(decode(read(item))))
             continue
-        small = is_exact(item) and size_of(item) <= _MOST
+        small = (is_exact(item) or is_compared(item)) and size_of(item) <= _MOST
         length = len(item) if isinstance(item, _CONTAINERS) else 0
         place = (type(item), id(item), length, trace_of(item))
         parts.append(fingerprint(item) if small else place)
@@ -162,6 +163,18 @@ def reached(owner: Any, foreign: Container[int]) -> set[int]:
     return {id(item) for item in items if not _is_fixed(item)}
 
 
+def refers_to(roots: Iterable[Any], value: Any, owner: Any, foreign: Container[int]) -> bool:
+    """Returns whether a value is among some objects, or inside of them at any depth.
+
+    Args:
+        roots: The objects.
+        value: The value.
+        owner: The object that is searched for state; classes in its module count as the program's.
+        foreign: Ids (as of `id`) of objects to leave out, together with what is inside of them.
+    """
+    return any(item is value for root in roots for item in _walk(root, owner, foreign))
+
+
 def _is_fixed(value: Any) -> bool:
     """Returns whether a value is immutable.
 
@@ -174,7 +187,8 @@ def _is_fixed(value: Any) -> bool:
 def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
     """Yields a value, and all values inside of it, at any depth.
 
-    These are the items of containers, and the attributes of objects of the user's program.
+    These are the items of containers and of arrays of objects, and the attributes of objects of the
+    user's program.
 
     Args:
         value: The value.
@@ -195,5 +209,7 @@ def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
             stack += [*item.keys(), *item.values()]
         elif isinstance(item, _CONTAINERS):
             stack += item
+        elif isinstance(item, np.ndarray):
+            stack += objects_in(item, _MOST) if item.dtype.hasobject else ()
         elif is_own(item, owner):
             stack += fields_of(item).values()

@@ -21,6 +21,15 @@ import tensorflow as tf
 
 from kfit.internals.layers import TRACKED
 from kfit.objects.checksum import checksum
+from kfit.objects.other_arrays import (
+    can_save,
+    dtype_of,
+    from_bytes_of_items,
+    is_saved_by_bytes,
+    memory_of,
+    text_of,
+    to_bytes_of_items,
+)
 from kfit.objects.torch_tensors import from_array, is_torch_tensor, to_array
 
 _SCALARS = frozenset({type(None), bool, int, float, str})
@@ -65,7 +74,7 @@ def is_plain(value: Any, inside: tuple[int, ...] = ()) -> bool:
     if type(value) in _SCALARS or isinstance(value, (bytes, *_BUFFERS)):
         return True
     if isinstance(value, (np.ndarray, np.generic)):
-        return value.dtype.kind in "biufcUS"
+        return can_save(value.dtype)
     if isinstance(value, tf.Tensor):
         return hasattr(value, "numpy") and value.dtype != tf.string
     if is_torch_tensor(value):
@@ -155,6 +164,9 @@ def encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         if value.dtype.kind in "US":
             return {_TAG: "texts", "value": value.tolist(), "dtype": value.dtype.str}
+        if is_saved_by_bytes(value.dtype):
+            content = to_bytes_of_items(value)
+            return {_TAG: "bytes of items", "value": content, "dtype": text_of(value.dtype)}
         return {_TAG: "array", "value": value.copy()}
     if isinstance(value, dict):
         pairs = [[encode(key), encode(item)] for key, item in value.items()]
@@ -234,6 +246,7 @@ _DECODERS: dict[Any, Any] = {
     "tensor": lambda tree: tf.constant(tree["value"]),
     "torch": lambda tree: from_array(np.asarray(tree["value"])),
     "texts": _texts,
+    "bytes of items": lambda tree: from_bytes_of_items(tree["value"], dtype_of(tree["dtype"])),
     "array": lambda tree: np.array(tree["value"]),
     "dict": _pairs,
     "OrderedDict": lambda tree: OrderedDict(_pairs(tree)),
@@ -253,7 +266,8 @@ def fingerprint(value: Any, start: int = 0) -> int:
     Of large arrays only samples are read.
 
     Args:
-        value: The value: a number, a text, an array or the like, or a container of plain values.
+        value: The value: a number, a text, an array or the like, or a container of plain values. An
+            array may be of any dtype without objects, and of any class.
         start: The CRC-32 of preceding values, to continue from.
     """
     if isinstance(value, tf.Tensor):
@@ -264,7 +278,7 @@ def fingerprint(value: Any, start: int = 0) -> int:
         value = np.frombuffer(bytes(value), "uint8")
     if isinstance(value, np.ndarray):
         start = zlib.crc32(f"{value.shape} {value.dtype}".encode(), start)
-        return checksum(_parts(value), start)
+        return checksum((part for each in memory_of(value) for part in _parts(each)), start)
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     elif isinstance(value, (set, frozenset)):

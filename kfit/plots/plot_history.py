@@ -10,6 +10,7 @@ import numpy as np
 
 from kfit.callbacks.monitor import Mode
 from kfit.heartbeat.tracebacks import for_user
+from kfit.lazy import closest_name
 from kfit.plots.best_epoch import best_place
 from kfit.plots.curves import Curve, Curves, curves_of
 
@@ -39,9 +40,11 @@ def plot_history(
     """Draws the losses and metrics of a training, each in a panel of its own.
 
     Training is a solid line, and validation a dashed line of the same color. A ring marks the best
-    epoch, by the validation if there is one, and a dotted line where training has resumed after a
-    restart. The background is transparent, and the colors can be read on light and dark pages. A
-    picture with a background is saved by `savefig("history.png", facecolor="white")`.
+    epoch, by the validation if there is one, a cross on the x axis a value that is NaN or infinite,
+    and a dotted line where training has resumed after a restart. Of a metric that returns an array,
+    each value has a line of its own. The background is transparent, and the colors can be read on
+    light and dark pages. A picture with a background is saved by `savefig("history.png",
+    facecolor="white")`.
 
     No window is opened, and no setting of matplotlib is changed. A notebook shows the result of the
     last line of a cell. In a program, save the figure, or pass `figure=plt.figure()` and call
@@ -78,6 +81,7 @@ def plot_history(
     rows = math.ceil(len(names) / sizes.columns)
     panels = figure.subplots(rows, sizes.columns, squeeze=False)
     has_best = False
+    has_gaps = False
     for index, axes in enumerate(panels.flat):
         if index >= len(names):
             axes.set_axis_off()
@@ -85,11 +89,13 @@ def plot_history(
         color = COLORS[index % len(COLORS)]
         mode_here = modes.get(names[index], "auto")
         has_best |= _draw(axes, names[index], drawn, mode_here, color, sizes)
+        has_gaps |= _mark_gaps(axes, names[index], drawn, sizes)
     lines = {
         "training": True,
         "validation": any(f"val_{name}" in drawn.by_name for name in names),
         "best epoch": has_best,
         "resumed": bool(drawn.resumed_at),
+        "NaN or infinity": has_gaps,
     }
     _explain(figure, [label for label, is_drawn in lines.items() if is_drawn], sizes)
     return figure
@@ -103,7 +109,10 @@ def _names(drawn: Curves, metrics: Sequence[str] | None) -> list[str]:
         return known
     chosen = [metrics] if isinstance(metrics, str) else list(metrics)
     if not chosen or not set(chosen) <= set(known):
-        raise ValueError(f"`metrics` must be some of {known}. Received: {metrics!r}")
+        unknown = [name for name in chosen if name not in known]
+        alike = closest_name(unknown[0], known) if unknown else None
+        hint = f". Did you mean {alike!r}?" if alike else ""
+        raise ValueError(f"`metrics` must be some of {known}. Received: {metrics!r}{hint}")
     return chosen
 
 
@@ -145,20 +154,29 @@ def _draw(axes: Axes, name: str, drawn: Curves, mode: Mode, color: str, sizes: S
     _style(axes, sizes)
     curves = {key: drawn.by_name[key] for key in (name, f"val_{name}") if key in drawn.by_name}
     for key, curve in curves.items():
-        axes.plot(
-            curve.x,
-            curve.y,
-            color=color,
-            linestyle="--" if key.startswith("val_") else "-",
-            marker="o" if len(curve.x) <= _FEW else None,
-            markersize=sizes.points(3),
-            linewidth=1.8,
-        )
+        columns = curve.y.T if curve.y.ndim == 2 else [curve.y]
+        for index, values in enumerate(columns):
+            axes.plot(
+                curve.x,
+                values,
+                color=color if len(columns) == 1 else COLORS[index % len(COLORS)],
+                linestyle="--" if key.startswith("val_") else "-",
+                marker="o" if len(curve.x) <= _FEW else None,
+                markersize=sizes.points(3),
+                linewidth=1.8,
+                label=f"{name}/{index}" if len(columns) > 1 and key == name else None,
+            )
+    if axes.get_legend_handles_labels()[1]:  # of a metric that returns an array
+        axes.legend(frameon=False, labelcolor=INK, fontsize=sizes.points(10))
+    places = np.concatenate([curve.x for curve in curves.values()])
+    if places.min() == places.max():
+        axes.set_xlim(float(places[0]) - 0.5, float(places[0]) + 0.5)
+        axes.set_xticks([int(places[0])])
     for place in drawn.resumed_at:
         axes.axvline(place, color=INK, linestyle=":", linewidth=1.4)
     key, judged = list(curves.items())[-1]  # the validation, if there is one
     best = best_place(key, judged.y, drawn.model, mode)
-    says = "" if best is None else _mark_best(axes, judged, best, color, sizes)
+    says = "" if best is None else _mark_best(axes, key, judged, best, color, sizes)
     title = sizes.title(name, says)
     named: dict[str, Any] = {"fontweight": "bold", "parse_math": False}  # a name may have a "$"
     axes.set_title(title, loc="left", color=INK, fontsize=sizes.points(12), **named)
@@ -168,12 +186,31 @@ def _draw(axes: Axes, name: str, drawn: Curves, mode: Mode, color: str, sizes: S
     return best is not None
 
 
-def _mark_best(axes: Axes, curve: Curve, best: int, color: str, sizes: Sizes) -> str:
+def _mark_gaps(axes: Axes, name: str, drawn: Curves, sizes: Sizes) -> bool:
+    """Marks on the x axis where values are NaN or infinite, and returns whether there are any."""
+    places: list[float] = []
+    for key in (name, f"val_{name}"):
+        curve = drawn.by_name.get(key)
+        if curve is not None:
+            is_number = np.isfinite(curve.y.reshape(len(curve.y), -1)).all(axis=1)
+            places += [float(place) for place in curve.x[~is_number]]
+    if places:
+        cross: dict[str, Any] = {"linestyle": "", "marker": "x", "clip_on": False}
+        on_axis = axes.get_xaxis_transform()
+        size = sizes.points(6)
+        axes.plot(
+            places, [0.0] * len(places), color=INK, transform=on_axis, markersize=size, **cross
+        )
+    return bool(places)
+
+
+def _mark_best(axes: Axes, name: str, curve: Curve, best: int, color: str, sizes: Sizes) -> str:
     """Draws a ring around the best value, and returns the text that names it."""
     x, y = curve.x[best], curve.y[best]
     ring: dict[str, Any] = {"marker": "o", "fillstyle": "none", "markeredgewidth": 1.8}
     axes.plot([x], [y], color=color, markersize=sizes.points(10), clip_on=False, **ring)
-    return f"best {y:.4g}, epoch {x}"
+    of = " val" if name.startswith("val_") else ""
+    return f"best{of} {y:.4g}, epoch {x}"
 
 
 def _say_empty(axes: Axes, curve: Curve, sizes: Sizes) -> None:
@@ -207,6 +244,7 @@ def _explain(figure: Figure, labels: list[str], sizes: Sizes) -> None:
         "validation": {"linestyle": "--"},
         "best epoch": {"linestyle": "", "marker": "o", "fillstyle": "none", "markersize": 8},
         "resumed": {"linestyle": ":"},
+        "NaN or infinity": {"linestyle": "", "marker": "x", "markersize": 8},
     }
     figure.legend(
         handles=[Line2D([], [], color=INK, label=label, **lines[label]) for label in labels],

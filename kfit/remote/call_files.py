@@ -139,6 +139,10 @@ class CallFiles:
             return (self.folder / "result").read_bytes()
         return None
 
+    def forget_result(self) -> None:
+        """Deletes the result of an earlier attempt, before the workers are started again."""
+        (self.folder / "result").unlink(missing_ok=True)
+
     def put_error(self, raised: ErrorRecord) -> None:
         """Writes the record of an error that the function has raised on a worker."""
         name = f"failure-{raised.generation}-{re.sub('[^a-z0-9]', '-', raised.task)}.json"

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -151,6 +152,7 @@ def launch(
 
 def _on_this_host(call_files: CallFiles, workers: int, variables: Mapping[str, str]) -> Backend:
     def plan() -> list[TaskCommand]:
+        call_files.forget_result()
         commands = local_commands(
             (), workers, {**os.environ, **variables}, started_by="`kfit.launch`"
         )
@@ -175,7 +177,7 @@ def _outcome(call_files: CallFiles, exit_code: int, failures: Sequence[Failure])
         raise _failed(call_files, failures)
     packed = call_files.result()
     if packed is None:
-        for raised in call_files.errors():
+        for raised in call_files.errors(len(failures)):  # those of the last attempt
             if raised.is_result:
                 message = raised.summary.partition(": ")[2]
                 raise LaunchError(message, task=raised.task, summary=raised.summary)
@@ -280,6 +282,11 @@ def _check(
     """
     if os.name != "posix":
         raise ValueError("`kfit.launch` needs Linux or macOS: it uses POSIX process groups")
+    if isinstance(function, str):
+        raise ValueError(
+            f"`function` is {function!r}; expected a function, such as one that trains. A script "
+            f"is run from a shell: kfit run --workers {workers} {shlex.quote(function)}"
+        )
     if not callable(function):
         raise ValueError(
             f"`function` is {function!r}; expected a function: write launch(train, args=(1, 2)), "

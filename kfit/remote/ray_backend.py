@@ -215,6 +215,7 @@ class RayTasks:
         # The first signal that was sent before all workers had started.
         self._early: int | None = None
         self._killed_at: float | None = None
+        backend.call_files.forget_result()
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
@@ -475,7 +476,7 @@ class RayTasks:
             news: The report, an object of the class `News`.
         """
         for is_stderr, line in news.lines:
-            self._output.write(self._output.stderr if is_stderr else self._output.stdout, line)
+            self._output.tell(self._output.stderr if is_stderr else self._output.stdout, line)
         if news.pulse.pid:
             self._pulses[name] = _by_this_clock(news.pulse, time.monotonic() - news.now)
         (self._stopped.add if news.stopped else self._stopped.discard)(name)

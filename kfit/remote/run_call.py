@@ -111,7 +111,7 @@ def _note(
     )
     if call_files.settings().loud:
         if is_consequence(error):
-            shown = f"kfit: failed because another worker has: {reason_of(error)}"
+            shown = f"kfit: this task fails because another one has: {reason_of(error)}"
         print(shown, file=sys.stderr, flush=True)
     return 1
 

@@ -40,7 +40,7 @@ class Part(NamedTuple):
 def line(report: Figures) -> str:
     """Returns one line with the steps, the time and the largest phases of a `fit`."""
     speed = report.examples_per_second
-    rate = "" if speed is None else f" ({_number(speed)} examples/s)"
+    rate = "" if speed is None else f" ({_number(speed)} examples/s while training)"
     begin = f"kfit: {report.steps:,} steps in {_seconds(report.seconds)}{rate}"
     named = {
         name: seconds / report.seconds
@@ -62,8 +62,10 @@ def parts(report: Figures) -> list[Part]:
         exchanged = _seconds(report.exchange_in_steps)
         rows.append(Row("exchange in steps", f"{exchanged}, partly while steps compute"))
     if report.examples_per_second is not None:
-        each = _number(report.examples_per_second_per_replica or 0.0)
-        rows.append(Row("examples/s", f"{_number(report.examples_per_second)}, {each} a replica"))
+        speed = _number(report.examples_per_second)
+        if report.num_replicas > 1:
+            speed += f", {_number(report.examples_per_second_per_replica or 0.0)} a replica"
+        rows.append(Row("examples/s", speed))
     if report.seconds_to_first_step is not None:
         rows.append(Row("first step after", _seconds(report.seconds_to_first_step)))
     rows.append(Row("examples", _examples(report)))
@@ -83,7 +85,10 @@ def parts(report: Figures) -> list[Part]:
     found = [Part(f"fit: {steps}, {replicas}, {tasks}", rows)]
     if report.step_parts:
         timed = {k: v for k, v in report.step_parts.items() if k != OF_A_CALL}
-        of_step = _times(timed, sum(timed.values()), least=0.0)
+        of_step = [
+            row if row.share else Row(row.name, "too small to measure")
+            for row in _times(timed, sum(timed.values()), least=0.0)
+        ]
         if OF_A_CALL in report.step_parts:
             whole = f"{_seconds(report.step_parts[OF_A_CALL])}, shared by the steps of the call"
             of_step.append(Row(OF_A_CALL, whole))

@@ -349,7 +349,7 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
         if not refusal:
             raise
         raise ValueError(
-            f"`{argument}` does not fit the model: {refusal}{_shapes(model, spec())}"
+            f"`{argument}` does not fit the model: {refusal.rstrip('.')}.{_shapes(model, spec())}"
         ) from error
 
 

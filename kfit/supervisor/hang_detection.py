@@ -269,8 +269,8 @@ class Hangs:
             rhythm.take(pulse, now, self._last_look)
             if name not in stopped or not pulse.pid:
                 rhythm.stopped_since = None
-            elif rhythm.stopped_since is None:
-                rhythm.stopped_since = now
+            elif rhythm.stopped_since is None or pulse.time > rhythm.stopped_since:
+                rhythm.stopped_since = now  # for the first time, or again after it went on
         self._last_look = now
         # The part of its limit that each task has used up.
         limits = {name: self._limit_of(name, pulses) for name in pulses}

@@ -8,6 +8,7 @@ import time
 from typing import TextIO
 
 from kfit.heartbeat.terminal import columns_of, cut, is_terminal
+from kfit.supervisor.raw_writing import write_at_once
 
 ERASE = "\r\x1b[K"
 """What removes the text of a terminal's present line."""
@@ -71,8 +72,7 @@ class LiveLine:
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             assert self.stream is not None
-            self.stream.write(text)
-            self.stream.flush()
+            write_at_once(self.stream, text)
 
     def _is_in_foreground(self) -> bool:
         """Returns whether this process may write to the terminal while a shell uses it as well."""

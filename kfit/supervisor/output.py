@@ -5,23 +5,36 @@ printed in between, so the bar is shown as one live line at the bottom of the te
 when it has ended. While it stands still, the live line says what the task is doing. Where there is
 no terminal, the state of a bar is printed every few seconds. A notebook, which may be stored, gets
 whole lines as well, also of what the task is doing.
+
+Whoever prints waits while nobody reads the output, as in `kfit run ... | less`. So the tasks wait,
+too. But the supervisor must still act on signals and failures. A thread of its own therefore writes
+what `kfit run` itself says, and `kfit run` does not wait for it without a limit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import queue
 import select
 import threading
 import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TextIO
 
-from kfit.heartbeat.terminal import columns_of, in_notebook, is_terminal
+from kfit.heartbeat.terminal import columns_of, in_notebook, is_terminal, wrapped
 from kfit.supervisor.live_line import ERASE, LiveLine
+from kfit.supervisor.raw_writing import write_at_once
 from kfit.supervisor.status_lines import StatusLines
 
 # Seconds without output after which the live line says what the tasks are doing.
 _QUIET = 1.0
+# Seconds for which `kfit run` waits until what it says is written, if the output is read.
+_PATIENCE = 0.5
+# Seconds between two looks whether the output is read again.
+_LOOK_EVERY = 0.05
 
 
 class _Nowhere(io.StringIO):
@@ -33,6 +46,10 @@ class _Nowhere(io.StringIO):
 
 class Output:
     """A writer of the output of all tasks to one terminal, such that lines of two tasks never mix.
+
+    What is said by `say`, `tell`, `status` and `close` is written before anything that a thread
+    begins to write after the call. Between `begin` and `close` these methods do not wait for a
+    reader without a limit, as `write`, `write_raw` and `show` do.
 
     Args:
         stdout: The stream to which the tasks' standard output is written.
@@ -52,6 +69,10 @@ class Output:
         self.stderr: TextIO = _Nowhere() if stderr is None else stderr
         self._is_live = is_live
         self._lock = threading.Lock()
+        # What is still to be written by whoever has the lock next, and what is set after it.
+        self._to_do: deque[tuple[Callable[[], None], threading.Event]] = deque()
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._speaker: threading.Thread | None = None
         self._live = LiveLine(*((self.stdout, self.stderr) if is_live else ()))
         self._lines: StatusLines | None = None
         if is_live and in_notebook(stdout):
@@ -72,6 +93,11 @@ class Output:
             return columns_of(self.stdout)
         return self._live.columns if self._live.stream is self.stdout else 0
 
+    def begin(self) -> None:
+        """Starts the thread that writes what `kfit run` says; without it the caller does so."""
+        self._speaker = threading.Thread(target=self._speak, daemon=True)
+        self._speaker.start()
+
     def write(self, stream: TextIO, line: str) -> None:
         """Writes one line; nothing if the stream is closed, as after `kfit run ... | head`.
 
@@ -88,14 +114,8 @@ class Output:
             stream: The attribute `stdout` or `stderr` of this object.
             text: The text.
         """
-        with self._lock:
-            is_seen = bool(columns_of(stream))
-            if is_seen:
-                self._live.clear()
-                self._changed_at = time.monotonic()
-            self._write_now(stream, text)
-            if is_seen and text.endswith("\n"):
-                self._refresh()
+        with self._turn():
+            self._print(stream, text)
 
     def show(self, rank: int, line: str) -> None:
         """Shows a line that has not ended as the live line, unless one of a lower rank is shown.
@@ -104,7 +124,7 @@ class Output:
             rank: The number of the output that the line is of; the chief has the lowest one.
             line: The present state of the line; empty if it has ended.
         """
-        with self._lock:
+        with self._turn():
             self._open_lines.pop(rank, None)
             if line.strip():
                 self._open_lines[rank] = line
@@ -124,25 +144,36 @@ class Output:
             text: What the tasks are doing; empty if it is not worth a line.
         """
         is_shown = self.has_live_line or self._lines is not None
-        if not is_shown or self.is_blocked() or not self._lock.acquire(blocking=False):
-            return
-        try:
-            is_quiet = time.monotonic() - self._changed_at >= _QUIET
-            if self._lines is not None:
-                self._lines.say(text if is_quiet else "")
-                return
-            self._status = text if is_quiet else ""
-            self._refresh()
-            self._live.draw()
-        finally:
-            self._lock.release()
+        if is_shown and not self.is_blocked() and not self._lock.locked():
+            self._do(partial(self._show_status, text))
 
-    def close(self) -> None:
-        """Removes the live line, when the run has ended."""
-        with self._lock:
-            self._open_lines.clear()
-            self._status = ""
-            self._live.clear()
+    def close(self, seconds: float = 0.0) -> None:
+        """Removes the live line, when the run has ended, after all that was said is written.
+
+        Args:
+            seconds: How long to wait for it, while nobody reads the output.
+        """
+        done = self._do(self._clear)
+        if self._speaker is not None:
+            self._wake.put(False)
+            if done.wait(seconds):
+                self._speaker.join()
+            self._speaker = None
+
+    def await_reader(self, seconds: float) -> bool:
+        """Waits until the output is read, if it is not read now.
+
+        Args:
+            seconds: How long to wait at most.
+
+        Returns:
+            Whether it is read again; False as well if it was read all the time.
+        """
+        end = time.monotonic() + seconds
+        was_blocked = self.is_blocked()
+        while self.is_blocked() and time.monotonic() < end:
+            time.sleep(_LOOK_EVERY)
+        return was_blocked and not self.is_blocked()
 
     def is_blocked(self) -> bool:
         """Returns whether writing would have to wait, as after Ctrl-S, or in `kfit run ... | less`.
@@ -169,12 +200,79 @@ class Output:
         begin = ""
         if after_key and is_terminal(self.stderr):
             begin = ERASE if self._is_live else "\n"
-        self.write(self.stderr, f"{begin}kfit: {text}")
+        self.tell(self.stderr, f"{begin}{wrapped(f'kfit: {text}', self.stderr)}")
+
+    def tell(self, stream: TextIO, line: str) -> None:
+        """Writes one line, like `write`, from a thread that others wait for.
+
+        Args:
+            stream: The attribute `stdout` or `stderr` of this object.
+            line: The line, without a line end.
+        """
+        self._do(partial(self._print, stream, line + "\n"))
+
+    def _do(self, work: Callable[[], None]) -> threading.Event:
+        """Has something written before all that follows; waits for a moment if it is read.
+
+        Args:
+            work: A function that writes. It is called by a thread that has the lock.
+
+        Returns:
+            An event that is set when it is written.
+        """
+        done = threading.Event()
+        self._to_do.append((work, done))
+        if self._speaker is None:
+            with self._turn():
+                return done
+        self._wake.put(True)
+        if not self.is_blocked():
+            done.wait(_PATIENCE)
+        return done
+
+    def _speak(self) -> None:
+        while self._wake.get():
+            with self._turn():
+                pass
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Context in which no other thread writes, after what was said before is written."""
+        with self._lock:
+            while self._to_do:
+                work, done = self._to_do.popleft()
+                try:
+                    work()
+                finally:
+                    done.set()
+            yield
+
+    def _print(self, stream: TextIO, text: str) -> None:
+        is_seen = bool(columns_of(stream))
+        if is_seen:
+            self._live.clear()
+            self._changed_at = time.monotonic()
+        self._write_now(stream, text)
+        if is_seen and text.endswith("\n"):
+            self._refresh()
 
     def _write_now(self, stream: TextIO, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            stream.write(text)
-            stream.flush()
+            write_at_once(stream, text)
+
+    def _show_status(self, text: str) -> None:
+        is_quiet = time.monotonic() - self._changed_at >= _QUIET
+        if self._lines is not None:
+            self._lines.say(text if is_quiet else "")
+            return
+        self._status = text if is_quiet else ""
+        self._refresh()
+        self._live.draw()
+
+    def _clear(self) -> None:
+        self._open_lines.clear()
+        self._status = ""
+        self._live.clear()
 
     def _refresh(self) -> None:
         first = min(self._open_lines, default=None)

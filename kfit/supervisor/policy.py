@@ -27,7 +27,7 @@ from typing import Protocol
 
 from kfit.heartbeat import TaskError
 from kfit.heartbeat.stop_notes import ON_ANOTHER
-from kfit.heartbeat.summaries import summary_of_lines
+from kfit.heartbeat.summaries import is_among, summary_of_lines
 from kfit.supervisor.hang_detection import Hang
 from kfit.supervisor.process_group import TaskExit, TaskStartError
 from kfit.supervisor.restarts import Restarts
@@ -278,12 +278,13 @@ class SupervisorPolicy:
         life.first_failure = life.first_failure or exit
         if life.cause is not None and not life.waits_for_cause:
             return
-        life.cause = life.cause or exit
-        if not life.running:
-            return
         error = life.tasks.error(exit.name)
         # A task that was killed or preempted has failed by itself, whatever it had recorded.
         may_follow = error is not None and error.is_consequence and exit.returncode > 0
+        if life.cause is None or not may_follow:
+            life.cause = exit
+        if not life.running:
+            return
         if not may_follow or exit.is_preemption or self._first_to_fail(life, exit) != exit:
             self._stop_others(life, exit)
         elif not life.waits_for_cause:
@@ -294,19 +295,20 @@ class SupervisorPolicy:
         """Asks the running tasks to stop, because the task that `exit` describes has failed."""
         life.waits_for_cause = False
         life.cause = first = self._first_to_fail(life, exit)
-        text = self._describe_whole(life, first)
+        text, too = self._describe_whole(life, first), ""
         if first.name in life.running and not self._is_common(life, first):
+            too = " as well"
             error = self._error_of(life, first)
             own = life.tasks.error(exit.name)
             if own is not None and own.is_consequence:
                 # Without restarts the last line of the run has the error.
                 why = f": {error}" if self._restarts.budget else ""
-                text = f"{self._describe(life, exit)}, because {first.name} failed{why}"
+                text = f"{first.name} failed{why}, and so {self._describe(life, exit)}"
             else:
                 text = f"{first.name} failed: {error}; {self._describe_whole(life, exit)}"
         # Without restarts the last line of the run says what all tasks have in common.
         if self._restarts.budget or not self._is_common(life, first):
-            self._say(f"{text}; stopping {', '.join(life.running)}")
+            self._say(f"{text}; stopping {', '.join(life.running)}{too}")
         self._ask_to_stop(life, signal.SIGTERM)
         patience = self._grace if exit.is_preemption else min(_PATIENCE, self._grace)
         self.deadline = self._clock() + patience
@@ -496,9 +498,9 @@ class SupervisorPolicy:
         counted = (
             f"restart {count} of {budget}" if count else "a preemption, which costs no restart"
         )
-        # With several tasks, the cause was printed when the others were asked to stop.
-        is_alone = len(life.tasks.names) == 1 and isinstance(cause, TaskExit)
-        why = f"{self._describe_whole(life, cause)}; " if is_alone else ""
+        # If tasks were asked to stop, the cause was printed then.
+        is_new = isinstance(cause, TaskExit) and life.asked is None
+        why = f"{self._describe_whole(life, cause)}; " if is_new else ""
         self._say(f"{why}attempt {self._generation + 2} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
 
@@ -507,14 +509,18 @@ class SupervisorPolicy:
         tail = life.tasks.tail(cause.name)
         # Only a task that ended by itself can have printed the reason.
         speaks = tail and isinstance(cause, TaskExit) and cause.returncode > 0
+        last_line, error = summary_of_lines(tail) if speaks else "", self._error_of(life, cause)
+        # Another supervisor around this one would show these lines and its own.
+        is_alone = len(life.tasks.names) == 1 and self._announce_stop
         self.failures.append(
             Failure(
                 self._generation,
                 self._describe(life, cause),
-                summary_of_lines(tail) if speaks else "",
+                last_line,
                 task=cause.name,
                 hint=cause.hint,
-                error=self._error_of(life, cause),
+                error=error,
+                is_just_printed=is_alone and is_among(error or last_line, tail),
             )
         )
 

@@ -33,6 +33,9 @@ _RUN_MODULE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_modu
 # Seconds to read the output still in the pipe of a task that has ended. A process that the task has
 # moved to a session of its own may keep the pipe open for much longer.
 _DRAIN = 2.0
+# The same while nobody reads the output of `kfit run`, and seconds between two looks whether
+# somebody does.
+_DRAIN_UNREAD, _LOOK_EVERY = 5.0, 0.1
 _PR_SET_PDEATHSIG = 1
 
 
@@ -136,6 +139,7 @@ class Generation:
         attempt: int = 1,
     ) -> None:
         self._commands = commands
+        self._output = output
         names = [command.name for command in commands]
         self._streams = TaskStreams(names, output, prefix=prefix, logs=logs, attempt=attempt)
         # Several tasks cannot share a keyboard or a pipe.
@@ -144,7 +148,7 @@ class Generation:
         self._heartbeats = heartbeats
         self._on_exit = on_exit
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._waiters: list[threading.Thread] = []
+        self._waiters: dict[str, threading.Thread] = {}
         # Held while tasks are signalled, and while one is reaped: after it is reaped, its process
         # id may belong to another process.
         self._reaping = threading.Lock()
@@ -168,32 +172,54 @@ class Generation:
     def start(self) -> None:
         """Starts the processes of all tasks.
 
+        If an error is raised, the tasks that were started before are killed.
+
         Raises:
-            TaskStartError: If a program cannot be run. Tasks that were started before are killed.
+            TaskStartError: If a program cannot be run, or the system has no more threads.
         """
-        # All processes are started before the first thread, since a fork in a process with threads
-        # is a risk. Threads of an earlier generation may be left, but they only read a pipe and
-        # hold no lock.
-        for command in self._commands:
-            try:
-                self._processes[command.name] = self._spawn(command)
-            except OSError as error:
-                self.kill()
-                for process in self._processes.values():
-                    process.wait()
-                self._streams.give_up()
-                raise TaskStartError(
-                    f"{command.name} could not be started: {command.argv[0]}: {error.strerror}"
-                ) from None
-            reach(Site.TASK_STARTED)
-        self._streams.close_writers()
-        shows_all = {command.name: _shows_all(command.env) for command in self._commands}
-        for name, process in self._processes.items():
-            self._reaper.add(process.pid)
-            self._streams.begin(name, shows_all=shows_all[name])
-            waiter = threading.Thread(target=self._wait_for, args=(name, process), daemon=True)
-            self._waiters.append(waiter)
+        try:
+            # All processes are started before the first thread, since a fork in a process with
+            # threads is a risk. Threads of an earlier generation may be left, and one that prints,
+            # but they hold no lock that the new process needs.
+            for command in self._commands:
+                self._start_process(command)
+            self._streams.close_writers()
+            for command in self._commands:
+                self._start_threads(command)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _start_process(self, command: TaskCommand) -> None:
+        try:
+            self._processes[command.name] = self._spawn(command)
+        except OSError as error:
+            raise TaskStartError(
+                f"{command.name} could not be started: {command.argv[0]}: {error.strerror}"
+            ) from None
+        reach(Site.TASK_STARTED)
+
+    def _start_threads(self, command: TaskCommand) -> None:
+        name, process = command.name, self._processes[command.name]
+        self._reaper.add(process.pid)
+        waiter = threading.Thread(target=self._wait_for, args=(name, process), daemon=True)
+        try:
+            self._streams.begin(name, shows_all=_shows_all(command.env))
             waiter.start()
+        except RuntimeError as error:
+            raise TaskStartError(f"{name} could not be watched: {error}") from None
+        self._waiters[name] = waiter
+
+    def _give_up(self) -> None:
+        """Kills the tasks that were started, waits for their ends, and closes their streams."""
+        self.kill()
+        for name, process in self._processes.items():
+            if name in self._waiters:
+                self._waiters[name].join()
+            else:
+                process.wait()
+                self._reaper.remove(process.pid)
+        self._streams.give_up()
 
     def signal(self, signum: int, names: Collection[str] | None = None) -> None:
         """Sends a signal to the tasks that still run, but not to processes that they have started.
@@ -220,10 +246,17 @@ class Generation:
                     _kill_group(process.pid)
 
     def drain(self) -> None:
-        """Waits until the output of ended tasks is printed, but for at most 2 s."""
-        deadline = time.monotonic() + _DRAIN
-        for thread in (*self._waiters, *self._streams.threads):
-            thread.join(max(0.0, deadline - time.monotonic()))
+        """Waits until the output of ended tasks is printed, but for at most 2 s.
+
+        It waits for up to 5 s if the output of this process is read slowly or not at all.
+        """
+        now = time.monotonic()
+        end, latest_end = now + _DRAIN, now + _DRAIN_UNREAD
+        for thread in (*self._waiters.values(), *self._streams.threads):
+            while thread.is_alive() and (now := time.monotonic()) < end:
+                thread.join(min(_LOOK_EVERY, end - now))
+                if self._output.is_blocked():
+                    end = min(latest_end, time.monotonic() + _DRAIN)
 
     def close(self) -> None:
         """Removes the files in which tasks reported their progress; all tasks must have ended."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,9 @@ HangTimeout = float | Literal["auto"] | None
 
 # Seconds between two checks of the heartbeats. A signal is noticed within this time, too.
 _LOOK_INTERVAL = 0.5
+# Seconds for which a run that has ended waits for somebody to read its last output, as after Ctrl-S
+# or in `less`; and if a signal has ended it, since whoever has sent it may soon kill this process.
+_AWAIT_READER, _AWAIT_READER_AFTER_SIGNAL = 600.0, 5.0
 
 
 class Supervisor:
@@ -54,9 +58,9 @@ class Supervisor:
 
     A run ends when all tasks have succeeded, or no restart is left. Every task runs in a session
     and process group of its own. SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the tasks,
-    and end the run; a second Ctrl-C kills the tasks. A signal that this process was started to
-    ignore (`nohup`) stays ignored. No task outlives the supervisor, not even if the supervisor is
-    killed.
+    and end the run; a second Ctrl-C kills the tasks. All this holds, too, while nobody reads the
+    output. A signal that this process was started to ignore (`nohup`) stays ignored. No task
+    outlives the supervisor, not even if the supervisor is killed.
 
     When a task fails, hangs or is preempted, all tasks are ended, and started again if a restart is
     left. But if a task fails that the others can do without (`TaskCommand.dispensable`), the others
@@ -153,6 +157,13 @@ class Supervisor:
             127 if a program could not be started. If a signal has ended the run and no task failed,
             the code is 128 + the signal's number.
         """
+        self._output.begin()
+        try:
+            return self._run()
+        finally:
+            self._finish_output()
+
+    def _run(self) -> int:
         with (
             self._backend.opened(self._output, self._events.put) as start,
             signals_to(self._events.put),
@@ -173,9 +184,23 @@ class Supervisor:
                     policy.handle(self._next_event(policy))
             finally:
                 policy.abandon()
-                self._output.close()
                 self.failures, self.stopped_by = policy.failures, policy.stopped_by
             return policy.exit_code
+
+    def _finish_output(self) -> None:
+        """Waits until all is printed; for a limited time while nobody reads it.
+
+        No task runs any more, and signals have their former handlers again: SIGTERM ends this
+        process, and Ctrl-C the waiting.
+        """
+        limit = _AWAIT_READER if self.stopped_by is None else _AWAIT_READER_AFTER_SIGNAL
+        end = time.monotonic() + limit
+        try:
+            if self._output.await_reader(limit) and self._generation is not None:
+                self._generation.drain()
+            self._output.close(max(_LOOK_INTERVAL, end - time.monotonic()))
+        except KeyboardInterrupt:
+            self._output.close()
 
     def _start(
         self, start: Start, number: int, identity: _Identity, reached: Sequence[int]

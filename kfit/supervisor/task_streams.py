@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TextIO
 
@@ -52,6 +52,7 @@ class TaskStreams:
         self._ranks = {name: 2 * index for index, name in enumerate(names)}
         self._tails: dict[str, deque[str]] = {name: deque(maxlen=_TAIL_LINES) for name in names}
         self._channels: dict[str, dict[str, Channel]] = {}
+        self._open: set[int] = set()  # the descriptors that are still to be closed here
         self._threads: list[threading.Thread] = []
         self._expects_end = False
         self._aborted: set[str] = set()
@@ -93,6 +94,8 @@ class TaskStreams:
                 opened[stream] = Channel(*os.pipe())
             elif stream == "stderr" or name in self._logs:
                 opened[stream] = Channel.like(self._stream(stream))
+            if stream in opened:
+                self._open |= {opened[stream].reader, opened[stream].writer}
         return {stream: opened[stream].writer if stream in opened else None for stream in _STREAMS}
 
     def begin(self, name: str, *, shows_all: bool) -> None:
@@ -101,6 +104,9 @@ class TaskStreams:
         Args:
             name: The name of the task.
             shows_all: Whether to print TensorFlow's start-up messages as well.
+
+        Raises:
+            RuntimeError: If the system has no more threads.
         """
         for stream, channel in self._channels[name].items():
             is_filtered = stream == "stderr" and not shows_all
@@ -108,27 +114,28 @@ class TaskStreams:
             if self._prefix:
                 emit = partial(self._emit, name, stream, is_filtered)
                 show = partial(self._show, name, stream) if self._output.has_live_line else None
-                work = partial(pump, os.fdopen(channel.reader, "rb", buffering=0), emit, show)
+                work = partial(_pump, channel.reader, emit, show)
             else:
                 write = partial(self._output.write_raw, self._stream(stream))
                 work = partial(pass_on, channel, write, keep, is_filtered=is_filtered)
             thread = threading.Thread(target=work, daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
+            self._open.discard(channel.reader)  # the thread closes it
 
     def close_writers(self) -> None:
         """Closes the tasks' ends, when the tasks have started: they have copies."""
-        for channels in self._channels.values():
-            for channel in channels.values():
-                os.close(channel.writer)
+        self._close({each.writer for ends in self._channels.values() for each in ends.values()})
 
     def give_up(self) -> None:
         """Closes everything, if the tasks could not be started."""
-        self.close_writers()
-        for channels in self._channels.values():
-            for channel in channels.values():
-                os.close(channel.reader)
+        self._close(set(self._open))
         self.close()
+
+    def _close(self, descriptors: set[int]) -> None:
+        for each in descriptors & self._open:
+            self._open.discard(each)
+            os.close(each)
 
     @property
     def threads(self) -> Sequence[threading.Thread]:
@@ -156,7 +163,7 @@ class TaskStreams:
                 self._logs[name].write("stderr", line)
             if is_shown:
                 prefix = _prefix_of(name) if self._prefix else ""
-                self._output.write(self._output.stderr, f"{prefix}{line}".rstrip())
+                self._output.tell(self._output.stderr, f"{prefix}{line}".rstrip())
 
     def close(self) -> None:
         """Closes the logs, when all tasks have ended."""
@@ -209,6 +216,10 @@ class TaskStreams:
     def _is_bar_of_cluster(self, name: str, stream: str) -> bool:
         """Returns whether progress bars of this output need no name, since the chief shows them."""
         return self._output.has_live_line and self._ranks[name] == 0 and stream == "stdout"
+
+
+def _pump(reader: int, emit: Callable[[Line], None], show: Callable[[Line], None] | None) -> None:
+    pump(os.fdopen(reader, "rb", buffering=0), emit, show)
 
 
 def _prefix_of(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from kfit.argument_checks import check_positive, is_integer
+from kfit.argument_checks import check_positive, is_integer, shown
 from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
@@ -17,6 +17,8 @@ from kfit.inputs.arrays import ArrayBatches
 from kfit.inputs.generator import GeneratorBatches
 from kfit.internals.layers import all_layers
 from kfit.internals.models import given_to_compile
+from kfit.lazy import closest_name
+from kfit.training.callback import TrainingCallback
 
 
 def capped_epochs(epochs: int) -> int:
@@ -90,7 +92,7 @@ def check_epochs(epochs: Any, initial_epoch: Any) -> None:
     """
     for name, value in (("epochs", epochs), ("initial_epoch", initial_epoch)):
         if not is_integer(value) or value < 0:
-            raise ValueError(f"`{name}` must be an integer of at least 0. Received: {value!r}")
+            raise ValueError(f"`{name}` must be an integer of at least 0. Received: {shown(value)}")
 
 
 def validation_rule(validation_freq: Any) -> Callable[[int], bool]:
@@ -147,7 +149,8 @@ def check_callbacks(callbacks: Any) -> None:
     method `set_model`.
 
     Raises:
-        ValueError: If one of `callbacks` is no callback.
+        ValueError: If one of `callbacks` is no callback, or a `TrainingCallback` with hooks that
+            would never be called.
     """
     if callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
         return
@@ -156,8 +159,21 @@ def check_callbacks(callbacks: Any) -> None:
             hint = " (the class; call it to make one)" if isinstance(callback, type) else ""
             raise ValueError(
                 "`callbacks` must be a list of keras.callbacks.Callback objects. "
-                f"Received: {callback!r}{hint}"
+                f"Received: {shown(callback)}{hint}"
             )
+        if isinstance(callback, TrainingCallback):
+            _check_hooks(callback)
+
+
+def _check_hooks(callback: TrainingCallback) -> None:
+    """Checks that a callback has the hook without which its others are never called."""
+    defined = [hook for hook in ("on_due", "steps_until_due") if callback.defines(hook)]
+    if defined and not callback.defines("is_due"):
+        alike = closest_name("is_due", set(dir(callback)) - set(dir(TrainingCallback)))
+        raise ValueError(
+            f"`{type(callback).__name__}` defines `{defined[0]}`, but not `is_due`: so it is never "
+            "called when it is due" + (f". Is `{alike}` misspelled?" if alike else ".")
+        )
 
 
 def check_class_weight(class_weight: Any) -> None:
@@ -178,7 +194,7 @@ def check_class_weight(class_weight: Any) -> None:
         except (TypeError, ValueError):
             raise ValueError(
                 "`class_weight` must be a dict from classes, which are integers, to their "
-                f"weights, such as {{0: 1.0, 1: 2.5}}. Received: {class_weight!r}"
+                f"weights, such as {{0: 1.0, 1: 2.5}}. Received: {shown(class_weight)}"
             ) from None
 
 
@@ -200,8 +216,29 @@ def require_targets(model: keras.Model, spec: Any) -> None:
         return
     if keras.utils.unpack_x_y_sample_weight(spec)[1] is None:
         raise ValueError(
-            f"`y` is missing: the model was compiled with loss={loss!r}, which compares with "
-            "targets. Pass `y` with arrays; data sets and generators yield (x, y)."
+            f"`y` is missing: the model was compiled with loss={_name_of(loss)}, which compares "
+            "with targets. Pass `y` with arrays; data sets and generators yield (x, y)."
+        )
+
+
+def _name_of(loss: Any) -> str:
+    """Returns how a user knows a loss that was given to `compile`."""
+    if isinstance(loss, str):
+        return repr(loss)
+    return str(getattr(loss, "__name__", type(loss).__name__))
+
+
+def check_takes_no_targets(batch_size: Any) -> None:
+    """Checks that the second argument of `predict`, its batch size, is not meant as `y`.
+
+    Raises:
+        ValueError: If it is data.
+    """
+    is_array = isinstance(getattr(batch_size, "shape", None), tuple) and batch_size.shape
+    if is_array or isinstance(batch_size, (list, tuple)):
+        raise ValueError(
+            "`predict` takes no `y`: its second argument is `batch_size`. Received: "
+            f"{shown(batch_size)}"
         )
 
 

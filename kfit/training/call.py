@@ -184,7 +184,8 @@ def callback_list(
     """
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
-    shown = chosen_verbose(verbose) if strategy.is_chief else 0
+    chosen = chosen_verbose(verbose)
+    shown = chosen if strategy.is_chief else 0
     made = keras.callbacks.CallbackList(
         callbacks if strategy.is_chief else without_writers(callbacks),
         add_history=add_history,

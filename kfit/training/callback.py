@@ -59,8 +59,11 @@ class TrainingCallback(keras.callbacks.Callback):
 
         If so, every task must have the callback, and an error is raised if a task does not have it.
         """
-        own, base = type(self), TrainingCallback
-        return any(getattr(own, hook) is not getattr(base, hook) for hook in _TOGETHER)
+        return any(self.defines(hook) for hook in _TOGETHER)
+
+    def defines(self, hook: str) -> bool:
+        """Returns whether the class of the callback overrides a hook of this class."""
+        return getattr(type(self), hook) is not getattr(TrainingCallback, hook)
 
     @property
     def saved_in(self) -> str:

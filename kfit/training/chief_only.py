@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from kfit.checkpoint.callback_names import FOR_THE_CHIEF
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals import patch_points as points
 from kfit.internals.callbacks import ORBAX, decide_to_save
 from kfit.internals.patching import patched
@@ -72,7 +73,8 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
     Used on tasks that are not the chief, while hooks of callbacks may save the model. Keras'
     ModelCheckpoint does not even create a directory: if two tasks create the same directory at the
     same time, one of them fails. But the callback updates its best value and its counters as if it
-    had saved. Keras' other callbacks work, but print nothing.
+    had saved. Keras' other callbacks work, but print nothing. A callback of the user's that saves
+    may read the file afterwards, so a warning says that nothing was written.
 
     Such contexts may be nested, since a hook of `fit` may call `evaluate`.
 
@@ -83,7 +85,7 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
     before = {name: vars(model)[name] for name in _SAVES if name in vars(model)}
     for name in _SAVES:
         # Not by `setattr`, since Keras tracks the attributes of a model.
-        object.__setattr__(model, name, lambda *args, **kwargs: None)
+        object.__setattr__(model, name, partial(_save_nothing, name))
     try:
         with ExitStack() as stack:
             for callback in listed(callbacks):
@@ -99,6 +101,16 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
                 object.__setattr__(model, name, before[name])
             else:
                 object.__delattr__(model, name)
+
+
+def _save_nothing(name: str, *_: Any, **__: Any) -> None:
+    """Takes the place of a model's `save`, `save_weights` or `export`, by its name."""
+    warn_user(
+        f"`model.{name}` in a hook writes the file on the chief only, and nothing on this task. If "
+        "the callback then reads the file, or says that it was saved, let it run on the chief "
+        "only: `kfit.callbacks.chief_only(callback)`. If it also evaluates, predicts or stops "
+        "training, it must run on all tasks: save under `if kfit.saving.is_chief():` there."
+    )
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +20,12 @@ import tensorflow as tf
 
 from kfit.checkpoint import state
 from kfit.checkpoint.callback_states import CallbackStates
-from kfit.checkpoint.late_variables import LateVariables, may_make_variables, pairs
+from kfit.checkpoint.late_variables import (
+    LateVariables,
+    give_known_metrics,
+    may_make_variables,
+    pairs,
+)
 from kfit.checkpoint.model_attributes import ModelAttributes
 from kfit.checkpoint.schema import each_value, is_a
 from kfit.checkpoint.snapshot import Snapshot, split, with_scalars, without_others
@@ -32,7 +38,6 @@ from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Phase
 from kfit.inputs import Batches
 from kfit.internals.optimizers import schedule_of
-from kfit.objects import Generators
 from kfit.objects.attributes import check_entries
 from kfit.objects.values import decode
 from kfit.report import Account
@@ -322,7 +327,7 @@ class FitState:
         """The versions of Python, kfit, Keras and TensorFlow."""
         return _versions()
 
-    def check(self, snapshot: Snapshot) -> None:
+    def check(self, snapshot: Snapshot, *, is_own: bool = False) -> None:
         """Checks that a snapshot which was read from files can be one of a training like this.
 
         A snapshot that cannot counts as damaged, and the one before is taken. Whether it is of this
@@ -330,6 +335,8 @@ class FitState:
 
         Args:
             snapshot: The snapshot.
+            is_own: Whether this training has just made the snapshot, which is to be written. Then
+                nothing is read from the data, which may be in use in another thread.
 
         Raises:
             Exception: If the snapshot has another form than it must have, or if one of its states
@@ -338,15 +345,15 @@ class FitState:
         check_training(snapshot)
         kept = snapshot.state
         each_value(is_a(dict))(kept.get("fingerprint", {}), "state['fingerprint']")
-        torch, own = kept["random"]["torch"], Generators.now().torch
-        if torch is not None and own is not None and len(torch) != len(own):
-            raise ValueError(f"state['random']['torch'] has {len(torch)} bytes, not {len(own)}")
+        torch, own = kept["random"]["torch"], _bytes_of_torch()
+        if torch is not None and own is not None and len(torch) != own:
+            raise ValueError(f"state['random']['torch'] has {len(torch)} bytes, not {own}")
         self.memory.check(self.callbacks, kept["callbacks"])
         for entry in (*kept["callbacks"], *kept.get("own_attributes", [])):
             check_entries(entry["attributes"])
         for section, batches in zip(("data", "validation_data"), self._inputs, strict=True):
             position = kept[section] or {}
-            if batches is not None and _is_of_its_kind(batches, position):
+            if batches is not None and (is_own or _is_of_its_kind(batches, position)):
                 for name, check in batches.checks.items():
                     if name in position:
                         check(position[name], f"state[{section!r}][{name!r}]")
@@ -356,12 +363,16 @@ class FitState:
                     check_entries(part["own"])
                 decode(part.get("said"))
 
-    def differing_variables(self, snapshot: Snapshot, parts: Sequence[Part]) -> list[str]:
+    def differing_variables(
+        self, snapshot: Snapshot, parts: Sequence[Part], *, changes: Collection[str] = ()
+    ) -> list[str]:
         """Lists the differences between the model's variables and those of a snapshot.
 
         Args:
             snapshot: The snapshot.
             parts: The parts of the snapshot to restore, such as "model" or "progress".
+            changes: What may differ from the training of the snapshot. With "metrics" the variables
+                of metrics are not compared.
 
         Returns:
             A line for each difference; none if the parts can be restored. Of variables that an
@@ -369,6 +380,7 @@ class FitState:
         """
         if snapshot.about.get("compiled_at_begin") and not self._has_begun:
             parts = [part for part in parts if part == "model"]
+        parts = [part for part in parts if part != "metrics" or part not in changes]
         may_lack = may_make_variables(self.model)
         return state.differences(self.model, snapshot.state["variables"], parts, may_lack=may_lack)
 
@@ -422,13 +434,14 @@ class FitState:
                 compared. The position in the data is then restored only if the present data is of
                 the same kind as that of the snapshot, for example if both are arrays. If the epochs
                 are now too short to contain this position, training continues with the next epoch.
-                With "learning_rate" the program's learning rate is kept.
+                With "learning_rate" the program's learning rate is kept. With "metrics" a metric
+                that the snapshot does not have begins anew.
 
         Raises:
             SnapshotMismatchError: If the model or the data is not that of the snapshot, as far as
                 the restored parts need it. The message lists every difference.
         """
-        lines = self.differing_variables(snapshot, parts)
+        lines = self.differing_variables(snapshot, parts, changes=changes)
         if "data" not in changes:
             lines += self.differing_data(snapshot, parts)
         _refuse(snapshot, lines)
@@ -492,9 +505,13 @@ class FitState:
         (snapshot, parts, skip, changes), self.resuming = self.resuming, None
         kept = snapshot.state
         if self._is_compiled_at_begin or snapshot.about.get("compiled_at_begin"):
-            _refuse(snapshot, self.differing_variables(snapshot, parts))
+            _refuse(snapshot, self.differing_variables(snapshot, parts, changes=changes))
         rates = _learning_rates(self.model) if "learning_rate" in changes else []
-        late = LateVariables(self.model, kept["variables"], parts, self.strategy)
+        whole = parts
+        if "metrics" in parts and "metrics" in changes:
+            give_known_metrics(self.model, kept["variables"], self.strategy)
+            whole = tuple(part for part in parts if part != "metrics")
+        late = LateVariables(self.model, kept["variables"], whole, self.strategy)
         self._late = None if late.give() else late
         reach(Site.RESTORING)
         self._goes_on = kept["progress"]["step"] > 0
@@ -640,6 +657,12 @@ def _differ(now: list[tuple[Any, Any]], before: list[tuple[Any, Any]]) -> bool:
         for optimizer, schedule in now
         for other, old in before
     )
+
+
+def _bytes_of_torch() -> int | None:
+    """Returns the size of the state of torch's generator; None if torch is not imported."""
+    torch = sys.modules.get("torch")
+    return None if torch is None else len(torch.get_rng_state())
 
 
 def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from kfit.argument_checks import is_integer, shown
 from kfit.heartbeat.terminal import columns_of_output, has_colors, width_of
 from kfit.internals import patch_points as points
 from kfit.internals.callbacks import measure_steps_by
@@ -255,10 +256,11 @@ def chosen_verbose(verbose: str | int) -> str | int:
         verbose: As for `fit`.
 
     Raises:
-        ValueError: If it is a text other than "auto".
+        ValueError: If it is anything else.
     """
-    if isinstance(verbose, str) and verbose != "auto":
-        raise ValueError(f'`verbose` must be 0, 1, 2 or "auto". Received: {verbose!r}')
+    is_known = isinstance(verbose, (str, bool)) or is_integer(verbose)
+    if not is_known or verbose not in (0, 1, 2, "auto"):
+        raise ValueError(f'`verbose` must be 0, 1, 2 or "auto". Received: {shown(verbose)}')
     if verbose != "auto":
         return verbose
     return 1 if columns_of_output() or "PYCHARM_HOSTED" in os.environ else 2

@@ -6,13 +6,14 @@ chief.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.cluster.printable import printable
-from kfit.fingerprints import SECTIONS, Section, compare, differing_attributes
+from kfit.fingerprints import SECTIONS, Difference, Section, compare, differing_attributes
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.training.fit_state import FitState
 
@@ -23,6 +24,10 @@ _OF_PART: dict[Part, tuple[Section, ...]] = {
     "optimizer": ("optimizer", "learning_rate"),
     "metrics": ("metrics",),
 }
+
+
+_MOST = 12
+"""The most variables that differ which a message shows."""
 
 
 def refuse_another(
@@ -70,17 +75,17 @@ def refuse_another(
     found = [difference for difference in found if difference.section in compared]
     _warn_of_attributes(own, snapshot, set(compared).difference(allowed))
     differ = {difference.section for difference in found}
-    # Variables of other shapes, say, cannot be restored, whatever the user allows.
-    impossible = fit.differing_variables(snapshot, parts)
     # The settings of the data, such as the batch size, are in no fingerprint.
-    settings = fit.differing_data(snapshot, parts)
-    if settings:
-        differ.add("data")
-    lines = [
-        *impossible,
-        *(settings if "data" not in allowed else ()),
-        *(each.line for each in found if each.section not in allowed),
-    ]
+    settings = [Difference("data", line) for line in fit.differing_data(snapshot, parts)]
+    # Weights of other shapes, say, cannot be restored, whatever the user allows.
+    impossible = fit.differing_variables(snapshot, parts, changes=["metrics"])
+    # A metric can begin anew.
+    of_metrics = [] if impossible else fit.differing_variables(snapshot, parts)
+    differ.update(each.section for each in settings)
+    differ.update(["metrics"] if of_metrics else [])
+    refused = [each for each in (*settings, *found) if each.section not in allowed]
+    variables = [*impossible, *(of_metrics if "metrics" not in allowed else ())]
+    lines = [*(each.line for each in refused), *_unexplained(variables, refused)]
     if not lines:
         return sorted(differ)
     change = sorted(differ.difference(allowed))
@@ -92,9 +97,33 @@ def refuse_another(
         + f"{list(PARTS)}."
         + (
             f" If the change is meant, pass `allow_changes={change}`."
-            if change and not impossible
-            else ""
+            if not impossible
+            else " No `allow_changes` can accept weights, or variables of an optimizer, of other "
+            "names or shapes."
         )
+    )
+
+
+def _unexplained(variables: Sequence[str], told: Sequence[Difference]) -> list[str]:
+    """Leaves out variables that only one side has because of a difference that is told anyway.
+
+    Args:
+        variables: A line for each variable that differs: the part of the state, and its path.
+        told: The differences that are told of layers, optimizers and metrics.
+    """
+    sections = {each.section for each in told}
+    layers = {found[1] for each in told if (found := re.match(r"model: (.*?) \(\d+\)", each.line))}
+    if layers:
+        layers.add("seed_generator")  # its path does not name the layer that it belongs to
+    left = []
+    for line in variables:
+        part, _, path = line.partition(": ")
+        of_layers = not layers.isdisjoint(path.partition(" ")[0].split("/"))
+        is_told = of_layers if part == "model" else part in sections
+        if not (is_told and line.endswith(("is not in the snapshot", "is only in the snapshot"))):
+            left.append(line)
+    return (
+        left if len(left) <= _MOST else [*left[:_MOST], f"and {len(left) - _MOST} more variables"]
     )
 
 

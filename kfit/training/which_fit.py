@@ -81,15 +81,24 @@ class Beginner:
 def _tell(directory: str, number: int, found: int, known: Marks) -> None:
     is_begun = any(mark.fit == found for mark in known)
     how = (
-        f"number {found} began with in an earlier run, and goes on as that one"
+        f"the {nth(found)} one began with in an earlier run, and goes on as that"
         if is_begun
-        else f"number {found - 1} ended with in an earlier run, and is trained as the next one"
+        else f"the {nth(found - 1)} one ended with in an earlier run, and is trained as the next"
     )
     warn_user(
-        f"{directory}: `fit` number {number} of this program begins with the weights that {how}. "
-        f"To have it be number {number}, let it begin with the model as that was, and not with a "
-        "file of a later one: `fit` brings the weights back by itself."
+        f"{directory}: the {nth(number)} `fit` of this program begins with the weights that {how}. "
+        f"To have it be the {nth(number)} one, let it begin with the model as that was, and not "
+        "with a file of a later one: `fit` brings the weights back by itself."
     )
+
+
+def nth(number: int) -> str:
+    """Returns the place of a `fit` in the program in words: "first" for the number 0."""
+    if number < 3:
+        return ("first", "second", "third")[number]
+    count = number + 1
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{count}{endings.get(count % 10, 'th') if count // 10 % 10 != 1 else 'th'}"
 
 
 def message_of_one_left_out(directory: str) -> str:

@@ -104,6 +104,7 @@ def replace(aside: str, target: str, *, argument: str = "path") -> None:
     brings = paths_in(aside) if is_new_directory else ()
     kind: Kind = "directory" if is_new_directory else "file"
     check_replaceable(target, kind, argument=argument, brings=brings)
+    keep_mode(aside, target)
     if not os.path.isdir(target):
         os.replace(aside, target)
     elif not _exchange(aside, target):
@@ -115,6 +116,29 @@ def replace(aside: str, target: str, *, argument: str = "path") -> None:
             os.rename(old, target)
             raise
         shutil.rmtree(old)
+
+
+def keep_mode(aside: str, target: str) -> None:
+    """Gives a new file or directory the permissions of the old one that it is about to replace.
+
+    Otherwise other users could read a model that only its owner could read before.
+
+    Args:
+        aside: The path of the new file or directory.
+        target: The path of the old one. If nothing, or something of another kind, is there, nothing
+            is changed.
+    """
+    try:
+        old = os.lstat(target).st_mode
+    except FileNotFoundError:
+        return
+    descriptor = os.open(aside, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        new = os.fstat(descriptor).st_mode
+        if stat.S_IFMT(old) == stat.S_IFMT(new) and old != new:
+            os.fchmod(descriptor, stat.S_IMODE(old))
+    finally:
+        os.close(descriptor)
 
 
 def paths_in(directory: str) -> set[str]:

@@ -125,7 +125,7 @@ class Verification:
         return f"{text}{because}."
 
     def _table(self) -> list[str]:
-        rows = [("", "difference", "rounding", "")]
+        rows = [("", "difference", "allowed", "")]
         for found in self.differences:
             shown = (f"{found.difference:.1e}", f"{found.rounding:.1e}")
             rows.append((_label(found), *shown, "equal" if found.is_equal else "DIFFERS"))

@@ -38,7 +38,7 @@ class Machine:
     def run(self, callbacks: Any = (), **fit: Any) -> None:
         """Trains from the start, as a process that was just started does."""
         self._begin_anew()
-        self.trainer._fits = 0
+        self.trainer._seeds.begin_anew()
         data = self._data()
         self.trainer.fit(**data, **{**self._fit, **fit}, callbacks=list(callbacks))
 

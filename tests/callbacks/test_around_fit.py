@@ -354,11 +354,23 @@ def test_the_end_of_a_fit_is_said_and_more_epochs_go_on_from_it(
     lived(lambda life: life.show(life.fit(made(), 2).history), tmp_path)
     again = lived(lambda life: life.show(life.fit(made(), 2).history), tmp_path)
     assert again.steps == 0
-    assert "step 8: `fit` number 0 of this program was finished there" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "kfit: nothing to do: the first `fit` of this program was finished in " in said
+    assert " (step 8). To go on, raise `epochs`; to train anew, delete the directory\n" in said
     more = lived(lambda life: life.show(life.fit(made(), 4).history), tmp_path)
     assert more.steps == 2 * STEPS
     assert more.printed == longer.printed
     assert "finished" not in capsys.readouterr().out
+
+
+def test_a_fit_whose_epochs_are_done_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    often: dict[str, Any] = {"save_freq": "epoch"}
+    lived(lambda life: life.fit(made(), 4, **often), tmp_path, dies_at=2 * STEPS + 2)
+    fewer = lived(lambda life: life.fit(made(), 2, **often), tmp_path)
+    assert fewer.steps == 0
+    assert " holds the end of epoch 2 (step 8), and `epochs` is 2. To" in capsys.readouterr().out
 
 
 def test_the_ends_of_the_last_fits_are_kept(tmp_path: Path) -> None:

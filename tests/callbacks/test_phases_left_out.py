@@ -105,7 +105,9 @@ def test_each_phase_is_trained_once(tmp_path: Path, name: str, moments: Any) -> 
 
 def test_a_program_without_a_seed_leaves_out_a_phase(tmp_path: Path) -> None:
     lived(of_a_file, tmp_path, dies_at=10 + STEPS + 1)
-    with pytest.warns(UserWarning, match="number 0 .* the weights that number 1 began with"):
+    with pytest.warns(
+        UserWarning, match="the first `fit` .* the weights that the second one began with"
+    ):
         second = lived(of_a_file, tmp_path, seed=7)
     assert 0 < second.steps <= STEPS + 1
 

@@ -103,6 +103,8 @@ def leaf(draw: Draw) -> Any:
 def change(draw: Draw, tree: Tree) -> None:
     """Changes a tree at one place or several."""
     for _ in range(draw.choice([1, 1, 1, 2, 5])):
+        if not list(places(tree)):
+            return  # all was taken out
         holder, key = draw.choice(list(places(tree)))
         other, other_key = draw.choice(list(places(tree)))
         kind = draw.choice(["leaf", "leaf", "leaf", "without", "more", "other", "wrapped"])

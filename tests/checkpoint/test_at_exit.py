@@ -1,5 +1,6 @@
 """Snapshots of a training that is over go with the program, unless it has more to do."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -7,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kfit.checkpoint import Store
+from kfit.checkpoint import Store, at_exit
+from kfit.checkpoint.lock import DirectoryLock
+from kfit.heartbeat import Heartbeat, HeartbeatReader
+from kfit.heartbeat.unconfirmed_ends import ends_path
 
 PROGRAM = """
 import atexit, multiprocessing, os, signal, sys
@@ -160,3 +164,22 @@ def test_under_a_supervisor_they_go_when_the_next_run_begins(tmp_path: Path) -> 
     assert steps("end", "b", 0) == 0
     assert steps("end", "c", 0) == 1
     assert run(tmp_path, "end:backup") == 1
+
+
+def test_an_end_of_which_the_supervisor_cannot_be_told_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`/dev/shm` may be full, and another worker may still fail."""
+    heartbeat, backup = str(tmp_path / "task"), tmp_path / "backup"
+    monkeypatch.setenv("KFIT_RUN", "a")
+    with contextlib.closing(HeartbeatReader(heartbeat)):
+        own = Heartbeat(heartbeat)
+        monkeypatch.setattr(at_exit.Heartbeat, "of_environment", lambda: own)
+        os.symlink("/dev/full", ends_path(heartbeat))
+        backup.mkdir()
+        assert at_exit._at_exit_of(DirectoryLock(str(backup))) == []
+    assert (
+        f"the training in {backup} has ended (No space left on device)" in capsys.readouterr().err
+    )
+    monkeypatch.setenv("KFIT_RUN", "b")
+    assert not at_exit.has_ended(str(backup), DirectoryLock(str(backup)))

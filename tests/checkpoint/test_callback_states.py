@@ -93,7 +93,7 @@ class Job:
 
     def run(self, *callbacks: Any) -> None:
         self.trainer.model.set_weights(self.fresh)
-        self.trainer._fits = 0
+        self.trainer._seeds.begin_anew()
         self.trainer.fit(
             self.x, self.y, batch_size=10, epochs=3, verbose=0, callbacks=list(callbacks)
         )
@@ -357,3 +357,154 @@ def test_a_callback_that_was_added_before_one_of_its_class_begins_anew(
     assert (tmp_path / "accuracy.keras").exists()
     assert new.best in job.trainer.history.history["accuracy"]
     assert old.best in job.trainer.history.history["loss"]
+
+
+class Every(keras.callbacks.Callback):
+    """Changes nothing until its step comes."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps, self.count = steps, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.count += int(self.model.optimizer.iterations) % self.steps == 0
+
+
+def resumed(job: Job, folder: Any, make: Any, cut: int = 6) -> list[Any]:
+    """The callbacks of a run that was cut off and gone on with, and those of one that was not."""
+    alone = make()
+    job.run(*alone, BackupAndRestore(folder / "alone", save_freq=1))
+    job.trainer.model.optimizer.iterations.assign(0)
+    backup = BackupAndRestore(folder / "cut", save_freq=1)
+    with pytest.raises(CutError):
+        job.run(*make(), backup, Cutter(cut))
+    again = make()
+    job.trainer.model.optimizer.iterations.assign(0)
+    job.run(*again, backup)
+    return list(zip(again, alone, strict=True))
+
+
+def test_of_two_callbacks_of_a_class_one_has_not_changed_yet(job: Job, tmp_path: Any) -> None:
+    job.trainer.model.optimizer.iterations.assign(0)
+    for again, alone in resumed(job, tmp_path, lambda: [Every(11), Every(2)]):
+        assert (again.steps, again.count) == (alone.steps, alone.count)
+
+
+class Holds(keras.callbacks.Callback):
+    """Holds a callback of Keras, which is called by `fit` or by this one."""
+
+    def __init__(self, inner: keras.callbacks.Callback, *, calls: bool) -> None:
+        super().__init__()
+        self.inner, self.calls = inner, calls
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.calls:
+            self.inner.set_model(self.model)
+            self.inner.on_train_begin(logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self.calls:
+            self.inner.on_epoch_end(epoch, logs)
+
+
+class Strict(keras.callbacks.EarlyStopping):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        self.seen = self.min_delta
+
+
+def make_strict() -> list[Any]:
+    options: Any = {"monitor": "loss", "patience": 50, "min_delta": 0.01}
+    inner = keras.callbacks.EarlyStopping(**options)
+    also = keras.callbacks.ReduceLROnPlateau("loss", patience=50, min_delta=0.01)
+    return [inner, Holds(inner, calls=False), Holds(also, calls=True), Strict(**options)]
+
+
+def test_what_keras_callbacks_derive_is_derived_again(job: Job, tmp_path: Any) -> None:
+    """Keras turns the sign of `min_delta` when a callback first compares values."""
+    for again, alone in resumed(job, tmp_path, make_strict):
+        one, other = (getattr(each, "inner", each) for each in (again, alone))
+        assert one.min_delta == other.min_delta == -0.01
+        assert (one.best, one.wait) == (other.best, other.wait)
+
+
+def test_the_best_value_can_be_compared_before_an_epoch_has_ended(job: Job, tmp_path: Any) -> None:
+    """Keras' ModelCheckpoint chooses how it compares at the end of the first epoch."""
+
+    def make() -> list[Any]:
+        options: Any = {"monitor": "loss", "save_best_only": True, "save_freq": 4}
+        return [keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", **options)]
+
+    ((again, alone),) = resumed(job, tmp_path / "backup", make)
+    assert again.best == alone.best
+
+
+class Sees(kfit.callbacks.ModelCheckpoint):
+    """A subclass of a callback of kfit's with an attribute of its own."""
+
+    seen = 0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        self.seen += 1
+
+
+class Mean:
+    """A function with a memory, as one that looks for jumps of the loss."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def __call__(self, logs: Any) -> bool:
+        self.losses.append(float(logs["loss"]))
+        return False
+
+
+def test_what_a_program_adds_to_a_callback_of_kfits_is_state(job: Job, tmp_path: Any) -> None:
+    means: list[Mean] = []
+
+    def make() -> list[Any]:
+        means.append(Mean())
+        return [Sees(tmp_path / "m.keras", monitor="loss"), kfit.callbacks.RollBack(on=means[-1])]
+
+    (sees, _) = resumed(job, tmp_path / "backup", make)
+    assert sees[0].seen == sees[1].seen == 3
+    assert means[-1].losses == means[0].losses
+
+
+class Buffers(keras.callbacks.Callback):
+    """Writes into the array that it was given back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = np.zeros(3)
+
+    def state_dict(self) -> Any:
+        return {"buffer": self.buffer.copy()}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.buffer = state["buffer"]
+
+
+def test_a_state_that_was_given_back_may_be_written_to() -> None:
+    """A snapshot in memory, as RollBack has one, is given back again."""
+    callback = Buffers()
+    states = CallbackStates([callback], is_chief=True)
+    kept = states.state_dict([callback])
+    for _ in range(2):
+        states.load_state_dict([callback], kept, epoch=0)
+        assert callback.buffer.tolist() == [0, 0, 0]
+        callback.buffer += 1
+
+
+class Reads(keras.callbacks.Callback):
+    """Holds what the History has."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.history = self.model.history.history
+
+
+def test_what_others_hold_of_a_history_is_restored_in_place(job: Job, tmp_path: Any) -> None:
+    ((again, alone),) = resumed(job, tmp_path, lambda: [Reads()])
+    assert again.history == alone.history
+    assert {len(values) for values in again.history.values()} == {3}

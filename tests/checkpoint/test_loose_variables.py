@@ -100,7 +100,7 @@ class Program:
     def run(self, *callbacks: Any) -> list[Any]:
         for entry, value in zip(entries(self.model), self.fresh, strict=True):
             entry.variable.assign(value)
-        self.trainer._fits = 0
+        self.trainer._seeds.begin_anew()
         self.trainer.fit(
             self.x, self.y, batch_size=4, epochs=2, verbose=0, callbacks=list(callbacks)
         )

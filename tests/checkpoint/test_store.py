@@ -1,6 +1,7 @@
 """A store is stopped at every operation, loses power, and has its files damaged."""
 
 import errno
+import hashlib
 import io
 import itertools
 import json
@@ -18,7 +19,9 @@ import pytest
 
 from kfit.checkpoint import snapshot_manifest
 from kfit.checkpoint.files import Files
-from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
+from kfit.checkpoint.schema import LARGEST, at_most
+from kfit.checkpoint.snapshot import Snapshot, to_json
+from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError, FileEntry
 from kfit.checkpoint.store import NoGoodSnapshotError, SnapshotName, Store
 from tests.mounts import why_not, with_disk
 
@@ -331,6 +334,26 @@ def test_signals_that_interrupt_a_save_change_nothing(disk: Any, tmp_path: Path)
     assert disk.step_of(Store(str(tmp_path)).newest()[0]) == 3
 
 
+def test_what_could_not_be_read_again_is_not_saved(disk: Any) -> None:
+    files = disk.Files()
+    store = Store("/", files=files, check=lambda _: None)
+    first = store.save(disk.snapshot_of(1))
+
+    def refuse(snapshot: Snapshot) -> None:
+        raise TypeError(f"step {snapshot.about['step']} is none")
+
+    store.check_own = refuse
+    about = {"data": "x" * snapshot_manifest.LARGEST}
+    too_large = Snapshot({**disk.snapshot_of(2).about, **about}, {})
+    for snapshot, says in (
+        (disk.snapshot_of(2), "could not be read again.*step 2 is none"),
+        (too_large, "could not be read again.*more than 16777216 bytes"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            store.save(snapshot)
+        assert files.list("/") == [str(first)]
+
+
 def test_names_rank_by_lock_count_then_by_order(disk: Any) -> None:
     """A task from before a restart cannot put its snapshot in front, nor delete a newer one."""
     files = disk.Files()
@@ -348,6 +371,75 @@ def test_names_rank_by_lock_count_then_by_order(disk: Any) -> None:
     assert SnapshotName.parse("step-7") is None
     for other in ("g00001-00000012-step-7", "g0001-00000012-step-07", "g0001-00000012-step-\u0667"):
         assert SnapshotName.parse(other) is None
+
+
+def test_numbers_of_a_stranger_make_no_snapshot_unreadable(disk: Any) -> None:
+    files = disk.Files()
+    old = Store("/", files=files, check=check_lock_count)
+    good = [old.save(disk.snapshot_of(step)) for step in (1, 2)]
+    # One has the greatest numbers of all; the others are beyond what a name can have.
+    names = [SnapshotName(LARGEST, LARGEST, 1), SnapshotName(LARGEST, 1, 1)]
+    others = [
+        SnapshotName(LARGEST + 1, 1, 1),
+        SnapshotName(10**20, 1, 1),
+        SnapshotName(1, 10**25, 1),
+    ]
+    for name in (*names, *others):
+        files.make_directory(f"/{name}")
+        assert (SnapshotName.parse(str(name)) is None) == (name in others)
+    assert SnapshotName.parse(f"g{'1' * 5000}-00000001-step-1") is None
+    for step in range(3, 6):
+        store = Store("/", files=files, check=check_lock_count)
+        good.append(store.save(disk.snapshot_of(step)))
+        snapshot, damages = Store("/", files=files, check=check_lock_count).newest()
+        assert (snapshot.about["step"], len(damages)) == (step, len(names))
+    assert set(good[-2:]) <= set(store.names())
+    assert good == sorted(good)
+
+
+def check_lock_count(snapshot: Snapshot) -> None:
+    at_most(LARGEST)(snapshot.about["lock_count"], "the lock count")
+
+
+def test_a_copy_under_the_name_of_a_later_start_is_damaged(disk: Any, tmp_path: Path) -> None:
+    store = Store(str(tmp_path), key=b"k" * 32)
+    name = store.save(disk.snapshot_of(1))
+    copy = SnapshotName(9999, 1, 1)
+    shutil.copytree(tmp_path / str(name), tmp_path / str(copy))
+    assert store.about(name) is not None
+    assert store.about(copy) is None
+    with pytest.raises(DamagedSnapshotError, match=r"is of lock count 1$"):
+        store.read(copy)
+
+
+def test_no_message_is_as_long_as_a_stranger_wants(disk: Any, tmp_path: Path) -> None:
+    store, entry = Store(str(tmp_path)), FileEntry(0, "")
+    contents: list[dict[str, Any]] = [
+        {"about": {"step": 1}, "files": dict.fromkeys(("x" * 10**6, "y"), entry._asdict())},
+        {"about": {"step": 1}, "files": {"x" * 10**6: 1}},
+        {"format": "x" * 10**6},
+        {"about": {"step": "x" * 10**6}, "files": {}},
+    ]
+    for serial, content in enumerate(contents, 1):
+        folder = tmp_path / str(SnapshotName(1, serial, 1))
+        folder.mkdir()
+        listed = {"format": snapshot_manifest.FORMAT, **content}
+        digest = hashlib.sha256(to_json(listed)).hexdigest()
+        (folder / "manifest.json").write_bytes(to_json({**listed, "sha256": digest}))
+        for number in range(100):
+            (folder / f"{number}{'z' * 200}").touch()
+    for serial in range(100, 300):
+        (tmp_path / str(SnapshotName(1, serial, 1))).mkdir()
+    with pytest.raises(NoGoodSnapshotError, match=r"holds 204 snapshots.* and 199 more") as caught:
+        store.newest()
+    assert len(str(caught.value)) < 6000
+    for name in store.names()[:4]:
+        with pytest.raises(DamagedSnapshotError) as damage:
+            store.read(name)
+        assert len(str(damage.value)) <= 1000
+    with pytest.warns(UserWarning, match=r"it contains '0z+, .* and 95 more") as told:
+        store.clear()
+    assert max(len(str(each.message)) for each in told) < 1000
 
 
 def test_the_newest_good_ones_are_kept(disk: Any) -> None:

@@ -432,7 +432,7 @@ class Snapshots(RuleBasedStateMachine):
         self.files.sync_directory(f"/{name}")
         if self.files.list(f"/{name}") == [FOREIGN]:  # so it is no snapshot any more
             self.on_disk.discard(name)
-            self.promised.discard(name)
+            self.promised &= self.on_disk  # older ones may have been deleted since
         self.compare()
 
     @precondition(lambda self: self.on_disk and not self.busy and not self.whole())

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from kfit.checkpoint import fits
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
+from kfit.checkpoint.state import SnapshotMismatchError, restore
 from kfit.checkpoint.store import Store
 from kfit.checkpoint.training_schema import check_training
 
@@ -178,11 +181,19 @@ WRONG: dict[str, Callable[[State], None]] = {
     "a seed of Keras with three words": set_at("random", "keras", value=np.ones(3, "uint32")),
     "another step than the description's": set_at("progress", "step", value=1),
     "a step past the end of its epoch": set_at("progress", "step_in_epoch", value=100),
-    "a name that a terminal would obey": set_at("variables", 0, "name", value="a\x1b[2J"),
     "half a character": set_at("variables", 0, "name", value="\ud800"),
     "a callback that a terminal would obey": set_at("callbacks", 0, "callback", value="\x1b]0;"),
     "an attribute with two values": set_at(
         "callbacks", 0, "attributes", value=[{"path": ["a"], "value": 1, "state": 1}]
+    ),
+    "an order without a value": set_at(
+        "callbacks", 0, "attributes", value=[{"path": ["a"], "state": 1, "as made": True}]
+    ),
+    "an attribute that is and is gone": set_at(
+        "callbacks", 0, "attributes", value=[{"path": ["a"], "is": ["b"], "gone": True}]
+    ),
+    "an attribute that is nowhere": set_at(
+        "callbacks", 0, "attributes", value=[{"path": ["a"], "is": "b"}]
     ),
     "passes without an end": set_at("data", "begun", value=10**12),
     "a pass that is a text": set_at("data", "begun", value="1"),
@@ -228,7 +239,7 @@ WRONG_ABOUT: dict[str, Any] = {
     "finished": "no",
     "passed_by": 0,
     "changes": ["data"],
-    "run": "\x1b[2J",
+    "run": "\ud800",
 }
 
 
@@ -283,6 +294,82 @@ def test_training_resumes_from_the_one_before(folder: Path, tiny: Any) -> None:
         warnings.simplefilter("always")
         assert train(tiny, folder) == [0, 1, 2]
     assert any("is no state of a training" in str(each.message) for each in caught)
+
+
+NAMES = (
+    "my\u00a0model",
+    "モデル\u3000A",
+    "a\nb",
+    "d\t1",
+    "d\u00ad1",
+    "d\u202e1",
+    "\ufeffd",
+    "a\x1b[2J",
+)
+
+
+class Holds(keras.layers.Layer):
+    """A layer with a variable of some name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.held = self.add_weight(shape=(), initializer="zeros", name=name, trainable=False)
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+def named(name: str) -> keras.Model:
+    """A model with one name for itself, a variable and its metric: TensorFlow takes any there."""
+    model = keras.Sequential([keras.Input((4,)), Holds(name), keras.layers.Dense(1)], name=name)
+    model.compile("sgd", "mse", metrics=[keras.metrics.MeanAbsoluteError(name=name)])
+    return model
+
+
+def test_names_that_keras_accepts_are_saved_and_restored(tiny: Any, tmp_path: Path) -> None:
+    (x, y), seen = tiny.data(20), type("Seen\u00a0it", (Counts,), {})
+    for index, name in enumerate(NAMES):
+        for epochs in ([0, 1, 2], [2]):
+            trainer, counts = kfit.Trainer(named(name), tiny.strategy(1)), seen()
+            backup = kfit.callbacks.BackupAndRestore(tmp_path / str(index), delete_checkpoint=False)
+            best = keras.callbacks.EarlyStopping(name, patience=9, mode="min")
+            ends = [Ends()] if len(epochs) == 3 else []
+            fits.forget()
+            with (
+                warnings.catch_warnings(),
+                pytest.raises(KeyboardInterrupt) if ends else nullcontext(),
+            ):
+                warnings.filterwarnings("error", message="(?s).*damaged")
+                callbacks = [backup, counts, best, *ends]
+                trainer.fit(x, y, epochs=3, batch_size=10, verbose=0, callbacks=callbacks)
+        assert counts.epochs == [0, 1, 2], name
+        keras.backend.clear_session()  # Keras stays in a scope that TensorFlow has refused
+
+
+def test_a_name_that_a_terminal_would_obey_is_escaped(folder: Path, tiny: Any) -> None:
+    store = Store(str(folder), keep=1000, check=check_training)
+    snapshot = store.read(store.names()[-1])
+    set_at("variables", 0, "name", value="a\x1b[2J")(snapshot.state)
+    name = store.save(Snapshot(snapshot.about, snapshot.state))
+    model = tiny.model()
+    model.build((None, 4))
+    with pytest.raises(SnapshotMismatchError, match=r"is only in the snapshot") as caught:
+        restore(model, store.read(name), ["model"], tiny.strategy(1))
+    assert r"a\x1b[2J" in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_what_could_not_be_read_again_is_refused_at_the_first_save(
+    tiny: Any, tmp_path: Path
+) -> None:
+    unreadable = type("Counts\nthem", (Counts,), {})
+    message = r"(?s)could not be read again.*\['callback'\] is '.*Counts\\nthem'"
+    with pytest.raises(ValueError, match=message):
+        train(tiny, tmp_path, unreadable())
+    # Its state is saved from the end of the first epoch on.
+    store = Store(str(tmp_path), check=check_training)
+    assert [store.read(name).about["step"] for name in store.names()] == [1, 2]
+    assert not list(tmp_path.glob("kfit-tmp-*"))
 
 
 STATES: dict[str, Callable[[State], None]] = {

@@ -19,6 +19,15 @@ def test_split_address() -> None:
     assert split_address("[::1]:2222") == ("::1", 2222)
 
 
+@pytest.mark.parametrize("host", ["a..b", "h" * 64, "xn--\u00fc.example", ".a", "\ud800", "h\0x"])
+def test_what_no_host_can_be_called_is_refused(host: str) -> None:
+    """A look-up would raise an error that is none of the system, in the thread that calls."""
+    with pytest.raises(ClusterError, match=r"whose host cannot be looked up|names no host"):
+        split_address(f"{host}:2222")
+    assert split_address(f"{'h' * 63}.\u00fc.example.:2222")[1] == 2222
+    assert split_address("under_score-1.svc:2222")[1] == 2222
+
+
 def test_addresses_are_copied_in_the_order_of_their_indices() -> None:
     listed = ["a:1", "b:1"]
     copied = copied_addresses({"worker": listed, "ps": {1: "q:1", 0: "p:1"}})

@@ -1,6 +1,7 @@
 """Who can connect to a server that listens on all interfaces, after it was kept to this host."""
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -100,6 +101,28 @@ def test_descriptors_stay_open() -> None:
         before = set(os.listdir("/proc/self/fd"))
         assert listener.fileno() in loopback._listening()
         assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_locks_and_sockets_of_the_program_stay_as_they_are(tmp_path: Path) -> None:
+    """Closing any descriptor of a file drops all of the process's locks on it (POSIX)."""
+    probe = """if True:
+        import fcntl, sys
+        with open(sys.argv[1], "r+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    """
+    path, near_and_far = tmp_path / "database", socket.socketpair()
+    with path.open("w") as file, server() as listener, near_and_far[0], near_and_far[1]:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        socket.setdefaulttimeout(5.0)
+        try:
+            assert listener.fileno() in loopback._listening()
+            loopback._shut_down_strangers({listener.fileno()})
+        finally:
+            socket.setdefaulttimeout(None)
+        assert all(os.get_blocking(each.fileno()) for each in (listener, *near_and_far))
+        command = [sys.executable, "-c", probe, str(path)]
+        taken = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert "Resource temporarily unavailable" in taken.stderr
 
 
 def _ip(*words: str) -> None:

@@ -14,6 +14,7 @@ from kfit.cluster.resolvers import (
     current_cluster,
     described_clusters,
     start_timeout_of,
+    workers_listed,
 )
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
@@ -106,12 +107,38 @@ def test_what_each_source_describes() -> None:
         ({"KFIT_INDEX": "-1"}, "`KFIT_INDEX` is '-1'; expected the place"),
         ({"KFIT_INDEX": "3"}, "among the 3 addresses of KFIT_WORKERS, a whole number from 0 to 2"),
         ({"KFIT_WORKERS": "a:1,b,c:3"}, r"`KFIT_WORKERS\[1\]` is 'b', which has no port"),
+        ({"KFIT_WORKERS": "a:1;b:2"}, "which has ';' between addresses; separate them by commas"),
+        ({"KFIT_WORKERS": "a:1 b:2"}, "which has ' ' between addresses"),
         ({"KFIT_WORKERS": "a:1,a:1,b:2"}, "`KFIT_WORKERS` and `JOB_COMPLETION_INDEX`"),
     ],
 )
 def test_workers_that_cannot_be_meant_are_refused(change: dict[str, str], message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         current_cluster({**WORKERS, **change})
+
+
+@pytest.mark.parametrize("name", ["KFIT_WORKER", "KFIT_WROKERS", "kfit_workers"])
+def test_an_index_without_addresses_does_not_make_a_task_train_alone(name: str) -> None:
+    with pytest.raises(ClusterError, match=r"is '0', but KFIT_WORKERS is not set, .* alone; list"):
+        current_cluster({"KFIT_INDEX": "0"})
+    with pytest.raises(ClusterError, match=f"did you mean `KFIT_WORKERS` by `{name}`"):
+        current_cluster({"KFIT_INDEX": "0", name: "a:1,b:2"})
+    assert current_cluster({"KFIT_INDEX": "0", "KFIT_CLUSTER": "none"}) is None
+    assert current_cluster({"KFIT_INDEX": "0", **SLURM}) == current_cluster(SLURM)
+
+
+def test_how_many_workers_are_told() -> None:
+    cluster = current_cluster(WORKERS)
+    assert cluster is not None
+    assert workers_listed(cluster, WORKERS) == "KFIT_WORKERS lists 3 workers"
+    started = {**TF_CONFIG, "KFIT_STARTED_BY": "`kfit run`"}
+    cluster = current_cluster(started)
+    assert cluster is not None
+    assert workers_listed(cluster, started) == "`kfit run` starts 2 workers"
+    one = {"KFIT_WORKERS": "a:1", "KFIT_INDEX": "0"}
+    cluster = current_cluster(one)
+    assert cluster is not None
+    assert workers_listed(cluster, one) == "KFIT_WORKERS lists 1 worker"
 
 
 def test_a_missing_index_is_named_as_people_set_it() -> None:

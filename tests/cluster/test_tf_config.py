@@ -69,7 +69,18 @@ def many(count: int) -> dict[str, list[str]]:
 
 BAD = {
     "python repr": (str({"cluster": TWO}), ["is not JSON", "double quotes"]),
-    "cut off": (config()[:-5], ["is not JSON"]),
+    "cut off": (config()[:-5], ["is not JSON", 'at its end, after \'": "worker", "index"\'']),
+    "a comma too many": (
+        config()[:-1] + ",}",
+        ["between 'orker\", \"index\": 0},' and '}')", "write it like"],
+    ),
+    "a path": ("/etc/tf.json", ["is not JSON (Expecting value at its beginning, before '/etc"]),
+    "several addresses": (
+        config(cluster={"worker": ["a:1,b:2"]}),
+        ["which has ',' in it", "write 2 addresses, as in ['a:1', 'b:2']"],
+    ),
+    "names with a comma": (config(cluster={"worker": ["a,b"]}), ["write each address by itself"]),
+    "a space at the end": (config(cluster={"worker": ["a:1 "]}), ["has ' ' in it", "write 'a:1'"]),
     "a list": ("[1, 2]", ["[1, 2]", "expected an object"]),
     "null": ("null", ["None", "expected an object"]),
     "nested without end": ("[" * 100_000, ["is not JSON"]),
@@ -144,7 +155,8 @@ BAD = {
     "port in other digits": (config(cluster={"worker": ["h:٢٢٢٢"]}), ["1 to 65535"]),
     "address is a number": (config(cluster={"worker": [2222]}), ["`cluster.worker[0]` is 2222"]),
     "no host": (config(cluster={"worker": [":2222"]}), ["names no host"]),
-    "a space": (config(cluster={"worker": ["host0 :2222"]}), ["names no host"]),
+    "a user": (config(cluster={"worker": ["me@host0:2222"]}), ["names no host"]),
+    "a space": (config(cluster={"worker": ["host0 :2222"]}), ["write 'host0:2222'"]),
     "a scheme": (config(cluster={"worker": ["grpc://h:1"]}), ["without a scheme", "write 'h:1'"]),
     "bare IPv6": (config(cluster={"worker": ["::1:2222"]}), ["more than one colon", "[::1]:2222"]),
     "bad IPv6": (config(cluster={"worker": ["[host]:2222"]}), ["expected an IPv6 address"]),

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import Store
 from kfit.commands import inspected_snapshots, snapshot_weights
+from kfit.commands.main import main
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,17 @@ def test_good_snapshots(backup: Any) -> None:
     assert "examples 40, global batch size 10, steps an epoch 4" in done.stdout
     assert "model     4 variables, 268 bytes" in done.stdout
     assert "callbacks keras.callbacks.History" in done.stdout
+
+
+def test_snapshots_one_level_down_are_found(backup: Any, tmp_path: Path, capsys: Any) -> None:
+    os.symlink(backup, tmp_path / "backup")
+    (tmp_path / "data").mkdir()
+    assert main(["inspect", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert told.err == f"kfit: note: the snapshots are in {tmp_path / 'backup'}\n"
+    os.symlink(backup, tmp_path / "other")
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert f"expected one of '{tmp_path / 'backup'}', '" in capsys.readouterr().err
 
 
 def test_a_damaged_one_is_told_and_nothing_is_changed(backup: Any) -> None:

@@ -374,6 +374,18 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
             "",
             ["`--worker`, `--ps` and `--task`", "index"],
         ),
+        *(
+            ([*command, "A.ipynb"], "", ["is 'A.ipynb', a notebook", "nbconvert", "kfit.launch"])
+            for command in (["run"], ["run", "--workers", "2"], [], ["verify"])
+        ),
+        (["manifest", "slurm", "a.ipynb"], "", ["is 'a.ipynb', a notebook", "--to script"]),
+        (["run", "python", "t.py", "-v"], "", ["leave it out, as in `kfit run t.py -v`"]),
+        (["run", sys.executable, "-m", "train"], "", ["leave it out, as in `kfit run -m train`"]),
+        (["run", "{folder}/trian.py"], "", ["does not exist in", "; did you mean '{script}'?"]),
+        (["run", "{folder}/nope.py"], "", ["; expected the path of a Python script, or `-m mod"]),
+        (["--workers", "2", "a.py"], "", ["of `kfit run`; write `kfit run --workers 2 a.py`"]),
+        (["--cpus=2", "run", "a.py"], "", ["of `kfit run`; write `kfit run --cpus=2 a.py`"]),
+        (["-m", "train"], "", ["`-m` is an option of `kfit run`; write `kfit run -m train`"]),
         (["launch"], "", ["`launch` is not a command; expected one of doctor, ", ", run, "]),
         (["rnu", "{script}"], "", ["`rnu` is not a command; did you mean `run`"]),
         (["manifest"], "", ["required: kubernetes|slurm; see `kfit manifest --help`"]),
@@ -408,7 +420,18 @@ def test_refuses_at_once(
     (line,) = done.stderr.splitlines()
     assert line.startswith("kfit: error: ")
     for word in words:
-        assert word in line
+        assert word.replace("{script}", str(script)) in line
+
+
+def test_a_misspelled_variable_is_told(script: Path) -> None:
+    done = kfit("run", str(script), KFIT_WORKER="a:1,b:2")
+    assert done.returncode == 0
+    assert (
+        "kfit: warning: `KFIT_WORKER` is no variable of kfit, which ignores it; did" in done.stderr
+    )
+    done = kfit("run", str(script), KFIT_WORKER="a:1,b:2", KFIT_INDEX="0")
+    assert done.returncode == 2
+    assert "did you mean `KFIT_WORKERS` by `KFIT_WORKER`?" in done.stderr
 
 
 @pytest.mark.parametrize("system", [["kubernetes", "--image", "x"], ["slurm"]])

@@ -11,12 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
 
-from kfit.datasets import fashion_mnist
+from kfit.datasets import download, fashion_mnist
 from kfit.datasets.download import Download, DownloadError, load_locked
 
 TINY = Download(name="tiny", url="https://example.invalid/sets/", files=("tiny.txt",))
@@ -147,6 +149,28 @@ def test_a_cache_that_cannot_be_locked_is_still_read(keras_home, monkeypatch, co
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.warns(UserWarning, match="cannot be locked"):
         assert load_locked(TINY, lambda: "loaded") == "loaded"
+
+
+def test_a_process_that_does_not_give_the_lock_back_is_not_waited_for_for_ever(
+    keras_home, monkeypatch, capsys
+):
+    """Nor is it waited for in silence: it may be suspended, or another user's."""
+    monkeypatch.setattr(download, "_TOLD_AFTER", 0.1, raising=False)
+    monkeypatch.setattr(download, "_LONGEST_WAIT", 0.2, raising=False)
+    loaded = []
+    with start_loader(600) as loader:
+        assert loader.stdout.readline() == "downloading\n"
+        loader.send_signal(signal.SIGSTOP)
+        with warnings.catch_warnings(record=True) as told:
+            thread = threading.Thread(
+                target=lambda: loaded.append(load_locked(TINY, lambda: "loaded")), daemon=True
+            )
+            thread.start()
+            thread.join(10)
+        loader.kill()
+    assert loaded == ["loaded"]
+    assert "perhaps it is suspended" in str(told[0].message)
+    assert "waiting for another process, which loads 'tiny'" in capsys.readouterr().err
 
 
 def idx(path, array, header):

@@ -80,6 +80,9 @@ def test_a_number_of_parts_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Mirrored(3).num_replicas == 3  # of the four that the tests have made
     with pytest.raises(ValueError, match=r"`devices`=9 comes too late.*kfit run --cpus 9"):
         Mirrored(9)
+    monkeypatch.setattr("kfit.distribute.devices.in_notebook", lambda stream: True)
+    with pytest.raises(ValueError, match=r"Restart the kernel, and .*Mirrored\(9\)`.*workers=9"):
+        Mirrored(9)
     split: list[Any] = []
     configured, configure = "get_logical_device_configuration", "set_logical_device_configuration"
     monkeypatch.setattr(tf.config, configured, lambda cpu: None)
@@ -101,6 +104,9 @@ def test_the_devices_of_a_trainer(tiny: Any, capsys: pytest.CaptureFixture[str])
     for name, meant in (
         ("MirroredStrategy", "mirrored"),
         ("MultiWorkerMirroredStrategy", "multi_worker"),
+        ("gpu", "mirrored"),
+        ("CUDA", "mirrored"),
+        ("cpu", "one_device"),
     ):
         with pytest.raises(ValueError, match=f"{name!r}. Did you mean {meant!r}"):
             kfit.Trainer(tiny.model(), name)
@@ -120,9 +126,9 @@ def test_a_strategy_of_several_that_has_only_one(tiny: Any, capsys: Any, monkeyp
     assert capsys.readouterr().out == ""
     monkeypatch.setattr("kfit.distribute.mirrored.visible_devices", lambda kind: ["CPU:0"])
     kfit.Trainer(tiny.model(), "mirrored")
-    assert (
-        "'mirrored' trains on one device, since this host has no other" in capsys.readouterr().out
-    )
+    told = capsys.readouterr().out
+    assert "'mirrored' trains on one device, since this host has no other" in told
+    assert "CPU: Start the program by `kfit run --cpus 2`, or make the strategy first" in told
     kfit.Trainer(tiny.model(), Mirrored(["CPU:0"]))
     assert capsys.readouterr().out == ""
     kfit.Trainer(tiny.model(), "multi_worker")

@@ -4,8 +4,10 @@ import errno
 import itertools
 import socket
 import struct
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +16,8 @@ import ml_dtypes  # noqa: F401  gives NumPy bfloat16
 import numpy as np
 import pytest
 
-from kfit.distribute.ring import ExchangeError, Ring
+from kfit.distribute.ring import ExchangeError, Ring, _say_farewell
+from kfit.heartbeat.errors import NOT_THE_SAME, RESTARTS
 
 DTYPES = ["float32", "float64", "bfloat16", "float16", "int32", "int64"]
 SHAPES: list[list[tuple[int, ...]]] = [
@@ -25,8 +28,18 @@ SHAPES: list[list[tuple[int, ...]]] = [
 ]
 
 
-def ring_of(workers: int, timeout: float | None = 60.0) -> list[Ring]:
-    links = [socket.socketpair() for _ in range(workers)]  # to each from the one before
+def by_tcp() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("localhost", 0)) as server:
+        caller = socket.create_connection(server.getsockname())
+        return caller, server.accept()[0]
+
+
+def ring_of(
+    workers: int,
+    timeout: float | None = 60.0,
+    link: Callable[[], tuple[socket.socket, socket.socket]] = socket.socketpair,
+) -> list[Ring]:
+    links = [link() for _ in range(workers)]  # to each from the one before
     names = [f"worker {index}" for index in range(workers)]
     return [
         Ring(index, names, links[index][1], links[(index + 1) % workers][0], timeout)
@@ -128,6 +141,41 @@ def test_a_worker_that_is_gone_is_named() -> None:
     assert "worker 1" in str(errors[1])
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("is_tcp", [False, True])
+def test_a_worker_whose_program_has_ended_is_told_as_such(workers: int, is_tcp: bool) -> None:
+    rings = ring_of(workers, link=by_tcp if is_tcp else socket.socketpair)
+    sums_of(rings, [[np.ones(9)]] * workers)
+    for ring in rings[1:]:
+        ring.say_farewell()
+        ring.close()
+        ring.say_farewell()  # does nothing
+    (error,) = sums_of(rings[:1], [[np.ones(9)]])
+    assert isinstance(error, ExchangeError)
+    assert f"worker {workers - 1} has ended its program, while worker 0 still" in str(error)
+    assert f"{NOT_THE_SAME}: these are to be called on all workers" in str(error)
+
+
+def test_only_a_program_that_no_error_ends_says_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (ValueError("x"), None):
+        rings = ring_of(2)
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+        _say_farewell(weakref.ref(rings[1]))
+        rings[1].close()
+        (raised,) = sums_of(rings[:1], [[np.ones(9)]])
+        assert ("has ended its program" in str(raised)) == (error is None)
+    _say_farewell(lambda: None)  # type: ignore[arg-type]
+
+
+def test_restarts_are_not_recommended_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    for restarts in ("", "3"):
+        monkeypatch.setenv(RESTARTS, restarts)
+        rings = ring_of(2)
+        rings[1].close()
+        (error,) = sums_of(rings[:1], [[np.ones(9)]])
+        assert ("--max-restarts" in str(error)) == (not restarts)
+
+
 def test_a_worker_that_goes_in_the_middle_is_noticed() -> None:
     rings = ring_of(2)
     big = np.ones(3_000_000)
@@ -136,12 +184,6 @@ def test_a_worker_that_goes_in_the_middle_is_noticed() -> None:
     (error,) = sums_of(rings[:1], [[big]])
     assert isinstance(error, ExchangeError)
     assert "worker 1" in str(error)
-
-
-def by_tcp() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("localhost", 0)) as server:
-        caller = socket.create_connection(server.getsockname())
-        return caller, server.accept()[0]
 
 
 def test_a_connection_that_is_lost_is_noticed_while_a_worker_waits_at_the_other_one() -> None:

@@ -1,6 +1,7 @@
 """How neighbours are connected, and whom they do not let in."""
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -67,6 +68,28 @@ def test_strangers_are_sent_away(listener: Listener) -> None:
     pass_a_message(*connected(listener))
     for stranger in strangers:
         stranger.close()
+
+
+def test_at_the_limit_of_open_files_it_waits_until_there_are_fewer(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts, before = [], len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+
+    def accept(each: socket.socket) -> None:
+        attempts.append(each)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with socket.create_connection(("127.0.0.1", listener.port)) as silent:
+        while sys.platform == "linux" and len(os.listdir("/proc/self/fd")) < before + 2:
+            time.sleep(0.01)  # until the call is taken
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "accept", accept)
+            with socket.create_connection(("127.0.0.1", listener.port)):
+                time.sleep(0.5)
+        assert 0 < len(attempts) < 50
+        assert silent.recv(NUMBER)
+        assert silent.recv(1) == b""  # who waited longest has made room
+    pass_a_message(*connected(listener))
 
 
 @pytest.mark.parametrize("family", ["tcp", "unix"])

@@ -46,3 +46,13 @@ def test_the_description(environ: dict[str, str], found: str, texts: Texts) -> N
     _, findings = check_description(environ)
     assert found in texts(findings)
     assert bool(found) == any(not each.ok for each in findings)
+
+
+def test_a_fix_says_what_to_do() -> None:
+    for environ, fix in (
+        ({"TF_CONFIG": "{'cluster'"}, "write it like {"),
+        ({"KFIT_WORKERS": "a:x", "KFIT_INDEX": "0"}, "give a number from 1 to 65535"),
+        ({"KFIT_WORKER": "a:1", "KFIT_INDEX": "0"}, "did you mean `KFIT_WORKERS` by `KFIT_WORKER`"),
+    ):
+        _, [finding] = check_description(environ)
+        assert finding.fix.startswith(fix)

@@ -27,6 +27,8 @@ TWO = Cluster({"worker": ("host-a:1", "host-b:2")}, Task("worker", 0))
         ({"OMP_NUM_THREADS": "4,2", "TF_NUM_INTEROP_THREADS": "0"}, ""),
         ({"OMP_NUM_THREADS": "0"}, "`OMP_NUM_THREADS` is '0'"),
         ({"KFIT_START_TIMEOUT": "0"}, "above 0"),
+        ({"KFIT_WORKER": "a:1,b:2"}, "`KFIT_WORKER` is no variable of kfit, which ignores it"),
+        ({"KFIT_SERVICE_HOST": "10.0.0.1"}, ""),
         ({"NCCL_SOCKET_IFNAME": "eth"}, ""),
         ({"NCCL_SOCKET_IFNAME": "=eth"}, "fits none of this host's network interfaces, lo, eth0"),
         ({"NCCL_SOCKET_IFNAME": "^lo,docker"}, ""),

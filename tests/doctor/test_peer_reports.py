@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,28 +243,85 @@ def test_swapped_indices_are_named(report_of: ReportOf) -> None:
             for each, name in ((right, "a"), (mixed, "b"))
         ]
         found = [problem for run in runs for problem in problems(run.result(SOON).findings)]
-    assert any("another process, calling from" in problem for problem in found)
+    assert any("another process also claims to be worker 0 (a call from" in each for each in found)
     assert any("worker 0 answers there" in problem for problem in found)
+
+
+def say(cluster: Cluster, message: Message, secret: bytes = b"") -> Message | None:
+    """Calls a task as soon as it listens, sends a message, and returns the answer."""
+    deadline = time.monotonic() + SOON
+    while True:
+        try:
+            call = socket.create_connection(("localhost", port_of(cluster)), timeout=SOON)
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    with call, call.makefile("rb") as lines:
+        call.sendall(Message.greeting())
+        question = message.encode(secret, lines.readline())
+        call.sendall(question)
+        return Message.decode(lines.readline(), secret, question)
+
+
+def false_messages(first: Cluster, second: Cluster, report_of: ReportOf) -> list[Message]:
+    """What a stranger may say to the first task."""
+    known = report_of(second, process="stranger")
+    return [
+        Message("worker 0", replace(known, cluster="00")),
+        Message("worker 0", replace(known, task="worker 0")),
+        Message("worker 1", known),
+        *(Message("worker 0", report_of(first, process=f"{i}" + "x" * 9999)) for i in range(15)),
+        *(Message(f"worker {i}", known) for i in range(2, 15)),
+    ]
+
+
+def test_without_a_secret_a_caller_is_not_believed(report_of: ReportOf) -> None:
+    """All goes well in spite of strangers; if it does not, their calls may be the cause."""
+    first, second = make_clusters(2)
+    with ThreadPoolExecutor(2) as pool:
+        run = pool.submit(
+            exchange_reports, first, report_of(first, probe="p"), SOON, lambda report: False
+        )
+        for message in false_messages(first, second, report_of):
+            assert say(first, message) is not None
+        other = pool.submit(exchange_reports, second, report_of(second), SOON, lambda report: True)
+        met, others = run.result(SOON), other.result(SOON)
+    assert problems(met.findings + others.findings) == []
+    told = [each.text for each in met.findings if "may be a stranger's" in each.text]
+    assert 3 <= len(told) <= 8
+    assert any("worker 1 was given another cluster" in text for text in told)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(
+            exchange_reports, first, report_of(first, probe="p"), 2.0, lambda report: False
+        )
+        for message in false_messages(first, second, report_of):
+            assert say(first, message) is not None
+        met = run.result(SOON)
+    found = problems(met.findings)
+    assert found[0].startswith(f"worker 1 at {second.address}: nothing listens there")
+    assert "has reached this task" not in found[0]
+    assert len(found) == 1 + len(told)
+    assert met.unseen == []
+
+
+def test_with_a_secret_a_caller_is_believed(
+    report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFIT_SECRET", "s" * 16)
+    first, second = make_clusters(2)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(exchange_reports, first, report_of(first), SOON, lambda report: True)
+        other = Message("worker 0", replace(report_of(second), cluster="00"))
+        assert say(first, other, b"s" * 16) is not None
+        assert "worker 1 was given another cluster" in problems(run.result(2.0).findings)[0]
 
 
 def test_one_that_calls_but_cannot_be_called(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(exchange_reports, first, report_of(first), 2.0, lambda report: True)
-        deadline = time.monotonic() + SOON
-        while True:
-            try:
-                call = socket.create_connection(("localhost", port_of(first)), timeout=SOON)
-                break
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-        with call:
-            call.sendall(Message.greeting())
-            with call.makefile("rb") as lines:
-                question = Message("worker 0", report_of(second)).encode(b"", lines.readline())
-                call.sendall(question)
-                reply = Message.decode(lines.readline(), b"", question)
+        reply = say(first, Message("worker 0", report_of(second)))
         met = run.result(SOON)
     assert reply is not None
     assert reply.report.task == "worker 0"

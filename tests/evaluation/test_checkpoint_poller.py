@@ -192,6 +192,35 @@ def test_the_name_of_a_checkpoint_of_an_earlier_training_does_not_count(tmp_path
     assert world.watch.training != first
 
 
+def test_a_folder_that_is_passed_over_hides_and_delays_nothing(tmp_path: Path) -> None:
+    fake, end = SnapshotName(9999, 1, 1), SnapshotName(9999, 2, 1)
+    later = {30: saved(B), 60: saved(end), 75: both(saved(C), said(end))}
+    world = World(
+        tmp_path, {5: saved(A), 20: saved(fake), **later}, throttle_secs=10, idle_timeout_secs=50
+    )
+    found, last = [], None
+    while (name := world.watch.next_after(last)) is not None:
+        if name.lock_count == 9999:
+            world.watch.pass_over(name)
+        else:
+            found.append((world.now, name))
+            last = name
+    assert found == [(5, A), (30, B), (75, C)]
+
+
+def test_what_was_passed_over_may_come_again_in_another_training(tmp_path: Path) -> None:
+    directory = str(tmp_path / "checkpoints")
+
+    def begun(world: World) -> None:
+        write_training_id(directory, begins=True)
+
+    world = World(tmp_path, {0: both(saved(A), begun), 8: begun})
+    assert world.watch.next_after(None) == A
+    world.watch.pass_over(A)
+    assert world.watch.next_after(None) == A
+    assert world.now == 8
+
+
 def test_an_evaluator_that_is_behind_is_not_idle(tmp_path: Path) -> None:
     events = {0: saved(A, B), 300: said(B)}
     world = World(tmp_path, events, idle_timeout_secs=100, throttle_secs=250)

@@ -22,6 +22,8 @@ _FORM = {"target": {}, "interrupted": False, "checkpoint": None, "run": "a"}
     [
         *("mine", "{}", "[" * 5000, None),
         json.dumps({**_FORM, "checkpoint": 5}),
+        json.dumps({**_FORM, "checkpoint": "nonsense"}),
+        json.dumps({**_FORM, "checkpoint": f"g{'1' * 5000}-00000001-step-1"}),
         json.dumps({**_FORM, "target": [1]}),
         json.dumps({**_FORM, "\x1b[2J": 1}),
     ],

@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,13 @@ def test_it_remembers(tmp_path: Path, tiny: Any) -> None:
     second.load_state_dict(first.state_dict())
     assert (second.best, second.best_step) == (2.0, 2)
     assert export(second, tmp_path, tiny, 2.5, 2.1, 1.0) == [3]
+
+
+@pytest.mark.parametrize("name", ["m\u00a0ae", "a\tb"])
+def test_a_metric_may_have_any_name(name: str) -> None:
+    first, second = (kfit.BestExporter(monitor=name, mode="min") for _ in range(2))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.state_dict() == first.state_dict()
 
 
 def test_another_monitor_or_mode_begins_anew(tmp_path: Path, tiny: Any) -> None:

@@ -151,6 +151,8 @@ def test_a_damaged_memory_is_no_new_beginning(tmp_path: Path) -> None:
         {"path": "/tmp"},
         {"format": 1},
         {"evaluated": "\x1b[2J"},
+        {"evaluated": "nonsense"},
+        {"evaluated": f"g{'1' * 5000}-00000001-step-1"},
     ],
 )
 def test_a_memory_of_a_stranger_is_refused_and_no_file_is_touched(
@@ -171,6 +173,15 @@ def test_a_memory_of_a_stranger_is_refused_and_no_file_is_touched(
     assert mine.read_text() == "mine"
     assert before
     assert all(each.read_bytes() == content for each, content in before.items())
+
+
+def test_more_lines_than_there_are(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        journal.write(*found(10), None)
+    path = tmp_path / "eval" / "memory.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "lines": 2**62}))
+    with opened(tmp_path) as journal:
+        assert [line["step"] for line in journal.evaluations] == [10]
 
 
 @pytest.mark.parametrize("name", ["memory.json", "evaluations.jsonl"])

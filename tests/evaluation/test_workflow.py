@@ -22,6 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import kfit
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.evaluation import inline_evaluation
+from kfit.evaluation.end_marker import read_end_marker
 from kfit.evaluation.inline_evaluation import EvaluatedCheckpoints
 from kfit.training.save_points import PeerFailedError
 
@@ -71,7 +72,7 @@ class Job:
         trainer, weights = self._trainers[strategy]
         trainer.model.set_weights(weights)
         trainer.model.optimizer.iterations.assign(0)
-        trainer._fits = 0
+        trainer._seeds.begin_anew()
         return trainer
 
     def run(
@@ -562,6 +563,55 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(job: Job, as_evaluator: Any)
     job.run(evaluator=True)
     torn = job.folder / "checkpoints" / str(job.names[1]) / "arrays.h5"
     torn.write_bytes(torn.read_bytes()[:-100])
+    with as_evaluator(), pytest.warns(UserWarning, match=r"step-12 is damaged and NOT evaluated"):
+        outcome = job.run()
+    assert [e["step"] for e in outcome.evaluations] == [6, 18]
+
+
+def test_a_folder_that_a_stranger_makes_hides_no_checkpoint(
+    job: Job, as_evaluator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KFIT_BACKUP_KEY", "k" * 32)
+    job.run(train={"epochs": 1}, evaluator=True)
+    first = job.folder / "checkpoints" / str(job.names[0])
+    # One is empty; others are copies of one that is signed, and has the step of the last.
+    (first.parent / "g9999-00000001-step-1").mkdir()
+    (first.parent / "g9999-00000002-step-18").mkdir()
+    shutil.copytree(first, first.parent / "g9999-00000003-step-6")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        job.run(evaluator=True)
+    marker = read_end_marker(str(first.parent))
+    assert marker is not None
+    assert marker.last is not None
+    assert (marker.last.lock_count < 9999, marker.last.step) == (False, 18)
+    with as_evaluator(), pytest.warns(UserWarning, match="NOT evaluated") as caught:
+        outcome = job.run()
+    assert [e["step"] for e in outcome.evaluations] == [6, 12, 18]
+    assert len([each for each in caught if "NOT evaluated" in str(each.message)]) == 3
+
+
+def test_a_folder_that_a_stranger_makes_meanwhile(job: Job) -> None:
+    class Makes(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                (job.folder / "checkpoints/g9999-00000001-step-12").mkdir()
+
+    job.run(train={"callbacks": [Makes()]})
+    assert [line["step"] for line in job.lines()] == [6, 12, 18]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
+def test_what_cannot_be_read_is_passed_over_loudly(job: Job, as_evaluator: Any, kind: str) -> None:
+    job.run(evaluator=True)
+    manifest = job.folder / "checkpoints" / str(job.names[1]) / "manifest.json"
+    manifest.unlink()
+    make: dict[str, Any] = {
+        "fifo": os.mkfifo,
+        "link": lambda path: os.symlink("/etc/hostname", path),
+        "folder": os.mkdir,
+    }
+    make[kind](manifest)
     with as_evaluator(), pytest.warns(UserWarning, match=r"step-12 is damaged and NOT evaluated"):
         outcome = job.run()
     assert [e["step"] for e in outcome.evaluations] == [6, 18]

@@ -54,3 +54,56 @@ def test_many_differences_and_long_values_are_cut_short() -> None:
 def test_the_number_of_inputs_in_turns_is_explained() -> None:
     [said] = lines({"data": {"map.cycle_length": 4}}, {"data": {"map.cycle_length": 8}})
     assert said.endswith("not that of its cores)")
+
+
+def test_layers_are_matched_by_the_order_of_their_names() -> None:
+    def layers(*names: str, **changed: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"model (0)": "Sequential", "model (0).connections": f"#{names}"}
+        for number, name in enumerate(names, 1):
+            found[f"{name} ({number})"] = name.title()
+            found[f"{name} ({number}).units"] = changed.get(name, 1)
+        return {"model": found}
+
+    own = layers("dense", "norm", "dense", "drop", drop=2)
+    assert lines(own, layers("dense", "dense", "drop")) == [
+        "model: drop (4).units is 2, in the snapshot 1",
+        "model: norm (2), a Norm, is not in the snapshot",
+    ]
+    assert lines(layers("dense", "drop"), layers("drop")) == [
+        "model: dense (1), a Dense, is not in the snapshot"
+    ]
+    assert lines(layers("drop"), layers("dense", "drop")) == [
+        "model: dense (1), a Dense, is only in the snapshot"
+    ]
+    twisted = {"model": {**own["model"], "model (0).connections": "#1"}}
+    assert lines(own, twisted) == [
+        "model: model (0) connects its layers in another way than in the snapshot"
+    ]
+
+
+def test_what_an_object_of_another_class_has_is_not_listed() -> None:
+    own = {"optimizer": {"optimizer": "Lion", "optimizer.beta": 0.9, "optimizer.clip": 1}}
+    kept = {"optimizer": {"optimizer": "SGD", "optimizer.momentum": 0.9, "optimizer.clip": 2}}
+    assert lines(own, kept) == [
+        "optimizer: optimizer is Lion, in the snapshot SGD",
+        "optimizer: optimizer.clip is 1, in the snapshot 2",
+    ]
+
+
+def test_numbers_of_float32_have_few_digits() -> None:
+    own, kept = 0.009999999776482582, 0.0010000000474974513
+    assert lines({"loss": {"a": own}}, {"loss": {"a": kept}}) == [
+        "loss: a is 0.01, in the snapshot 0.001"
+    ]
+    assert lines({"loss": {"a": own}}, {"loss": {"a": 0.01}}) == [
+        "loss: a is 0.009999999776482582, in the snapshot 0.01"
+    ]
+    assert lines({"loss": {"a": 1e300}}, {"loss": {"a": 0.1}}) == [
+        "loss: a is 1e+300, in the snapshot 0.1"
+    ]
+
+
+def test_long_values_that_differ_at_their_ends_are_shown_whole() -> None:
+    [said] = lines({"loss": {"a": "x" * 150 + "1"}}, {"loss": {"a": "x" * 150 + "2"}})
+    assert "x1'" in said
+    assert "x2'" in said

@@ -70,6 +70,17 @@ def test_what_has_no_configuration_is_its_class() -> None:
     assert plain({"b", "a"}) == ["'a'", "'b'"]
 
 
+def test_numbers_of_numpy_are_plain_ones() -> None:
+    of_numpy = {"a": np.float64(0.5), "b": [np.int64(2), np.bool_(True)], "c": np.str_("d")}
+    found = plain(of_numpy)
+    assert found == {"a": 0.5, "b": [2, True], "c": "d"}
+    assert list(map(type, (found["a"], *found["b"], found["c"]))) == [float, int, bool, str]
+    own = Own()
+    vars(own)["rate"] = np.float32(0.5)
+    assert numbers_of(own) == {"rate": 0.5}
+    assert type(numbers_of(own)["rate"]) is float
+
+
 def test_an_argument_of_a_constructor_is_a_setting() -> None:
     class Base:
         def __init__(self, scale: float) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from kfit.heartbeat.errors import TaskError, is_surely_consequence
-from kfit.heartbeat.summaries import message_of, summary_of, summary_of_lines
+from kfit.heartbeat.summaries import is_among, message_of, summary_of, summary_of_lines
 
 
 class InvalidArgumentError(Exception):
@@ -69,7 +69,7 @@ def test_what_a_message_lists_belongs_to_its_first_line() -> None:
     assert summary_of(ValueError("none:\nStart")) == "ValueError: none:"
 
 
-ADVICE = "Start all the workers in TF_CONFIG, see why those did not come up."
+ADVICE = "Start the missing tasks, with the same addresses in TF_CONFIG."
 TRACEBACK = ["Traceback (most recent call last):", '  File "a.py", line 5, in <module>', "    f()"]
 KERAS = [
     *(*TRACEBACK, "ValueError: Exception encountered when calling Own.call()."),
@@ -93,6 +93,29 @@ def test_of_what_a_process_printed_last_the_reason_is_taken(
     lines: list[str], expected: str
 ) -> None:
     assert summary_of_lines(lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        ("ValueError: no", ["ValueError: no"]),
+        ("KerasError: no", ["keras.src.KerasError: no", "", "Arguments:"]),
+        ("OSError: long ...", ["OSError: long text"]),
+        (f"kfit: error: {MISSING} {PEER}", [f"kfit: error: {MISSING}", f"  {PEER}", "Start"]),
+        (f"E: {MISSING} {PEER}", [f"a.E: {MISSING}", f"  {PEER}"]),
+    ],
+)
+def test_what_was_printed_is_recognized(error: str, lines: list[str]) -> None:
+    assert is_among(error, ["x", *lines])
+    assert not is_among(error, ["x", "", "Other:"])
+
+
+def test_the_error_of_a_graph_is_named_without_that_of_tensorflow() -> None:
+    class UnknownError(Exception):
+        pass
+
+    text = "Graph execution error:\n\nExchangeError: worker 1 is gone\nTraceback"
+    assert summary_of(UnknownError(text)) == "ExchangeError: worker 1 is gone"
 
 
 class WithoutMessageError(Exception):

@@ -257,7 +257,9 @@ def test_what_ends_the_process_is_noted(reader: HeartbeatReader) -> None:
     command = [sys.executable, "-c", textwrap.dedent(code)]
     environ = {**os.environ, VARIABLE: reader.path}
     ended = subprocess.run(command, env=environ, capture_output=True, text=True)
-    assert ended.stderr.startswith("kfit: failed because another task has: worker 0 has closed")
+    assert ended.stderr.startswith(
+        "kfit: this task fails because another one has: worker 0 has closed"
+    )
     assert "Traceback" not in ended.stderr
     noted = read_error(reader.path)
     assert noted is not None

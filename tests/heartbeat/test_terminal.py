@@ -4,6 +4,7 @@ import os
 import pty
 import struct
 import termios
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from kfit.heartbeat.terminal import (
     visible,
     width_of,
     without_colors,
+    wrapped,
 )
 
 GREEN, RESET = "\x1b[32m", "\x1b[0m"
@@ -103,3 +105,22 @@ def test_no_color() -> None:
     assert has_colors({})
     assert has_colors({"NO_COLOR": ""})
     assert not has_colors({"NO_COLOR": "1"})
+
+
+def test_messages_are_wrapped_between_words_on_a_terminal_only(monkeypatch: Any) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("kfit.heartbeat.terminal.columns_of", lambda stream: 20)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    text = "kfit: error: no such-option `--max-restarts`\n  worker 1 at host-1.example.org:2222"
+    assert wrapped(text, Terminal()).splitlines() == [
+        "kfit: error: no",
+        "  such-option",
+        "  `--max-restarts`",
+        "  worker 1 at",
+        "    host-1.example.org:2222",
+    ]
+    assert wrapped(text, io.StringIO()) == text

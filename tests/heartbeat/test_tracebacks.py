@@ -268,6 +268,9 @@ MISSPELLED: dict[str, Callable[[kfit.Trainer], Any]] = {
     r"kfit\.Trainer\.fit\(\) got .*'epoch'\. Did you mean 'epochs'\?": lambda trainer: trainer.fit(
         [1], epoch=1
     ),
+    r"kfit\.Trainer\.fit\(\) .*'stratgy'\. 'strategy' is an argument of kfit\.Trainer\(\.\.\.\)$": (
+        lambda trainer: trainer.fit([1], stratgy=2)
+    ),
     r"kfit\.Trainer\.compile\(\) got .*'metric'\. Did you mean 'metrics'\?": lambda trainer: (
         trainer.compile(loss="mse", metric=["mae"])
     ),

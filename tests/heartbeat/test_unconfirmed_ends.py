@@ -1,7 +1,11 @@
+import contextlib
+import os
 from pathlib import Path
 
+import pytest
+
 from kfit.heartbeat import Heartbeat, HeartbeatReader
-from kfit.heartbeat.unconfirmed_ends import confirm, read_ends
+from kfit.heartbeat.unconfirmed_ends import confirm, ends_path, read_ends, write_end
 
 
 def test_a_task_records_its_ends_and_they_are_confirmed(tmp_path: Path) -> None:
@@ -40,3 +44,15 @@ def test_without_a_supervisor_nobody_confirms(tmp_path: Path) -> None:
 def test_a_damaged_record_names_none(tmp_path: Path) -> None:
     (tmp_path / "task.ends").write_bytes(b'"a"\n\xff')
     assert read_ends(str(tmp_path / "task")) == []
+
+
+def test_an_end_that_cannot_be_recorded_is_not_taken_for_one_without_a_supervisor(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "task")
+    os.symlink("/dev/full", ends_path(path))
+    with contextlib.closing(HeartbeatReader(path)):
+        own = Heartbeat(path)
+        with pytest.raises(OSError, match="No space left"):
+            own.note_end(str(tmp_path / ".kfit-ending"))
+    assert not write_end(str(tmp_path / "gone" / "task"), str(tmp_path / ".kfit-ending"))

@@ -56,7 +56,7 @@ def test_an_interrupt_that_cpp_has_replaced_is_one(tmp_path: Path) -> None:
 )
 def test_the_consequence_of_a_peers_failure_is_one_line(tmp_path: Path, error: Exception) -> None:
     line = told(tmp_path / "0-0", error)
-    assert line == "kfit: failed because another task has: worker 1 is gone"
+    assert line == "kfit: this task fails because another one has: worker 1 is gone"
     assert "in fail" in text_of(tmp_path / "0-0")
 
 

@@ -55,7 +55,7 @@ class Program:
         for variable, value in zip(self.variables, self._fresh, strict=True):
             variable.assign(value)
         keras.utils.set_random_seed(3)
-        self.trainer._fits = 0
+        self.trainer._seeds.begin_anew()
         data, own = self.data(), self.callbacks()
         self.trainer.fit(**data, epochs=EPOCHS, verbose=0, callbacks=[*own, *callbacks])
         return [v.numpy() for v in self.variables]

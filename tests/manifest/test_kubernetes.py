@@ -414,6 +414,7 @@ def test_what_cannot_be_is_refused(options: list[str], message: str) -> None:
 def test_it_is_written_to_a_new_file_only(tmp_path: Any) -> None:
     path = tmp_path / "job.yaml"
     assert kfit(*IMAGE, "--output", str(path), "t.py")[:2] == (0, "")
+    assert path.stat().st_mode & 0o777 == 0o600  # it may have a secret
     before = path.read_text()
     assert len(list(yaml.safe_load_all(before))) == 2
     code, _, error = kfit(*IMAGE, "--output", str(path), "other.py")

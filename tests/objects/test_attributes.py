@@ -178,6 +178,10 @@ def repr_of_items(held: dict[Any, Any]) -> str:
     return repr(list(held.items()))
 
 
+def repr_of_child(held: np.random.Generator) -> str:
+    return repr(held.spawn(1)[0].bit_generator.state)
+
+
 HELD: dict[str, tuple[Any, Any, Any]] = {
     "namespace": (lambda: types.SimpleNamespace(n=0), count_up, vars),
     "argparse": (lambda: argparse.Namespace(n=0), count_up, vars),
@@ -204,6 +208,11 @@ HELD: dict[str, tuple[Any, Any, Any]] = {
     "priority_queue": (queue.PriorityQueue, put, lambda held: list(held.queue)),
     "array": (lambda: array.array("l", [0, 1]), write, list),
     "bytes": (lambda: bytearray(2), write, list),
+    "dates": (lambda: np.zeros(1, "M8[D]"), write, str),
+    "records": (lambda: np.zeros(2, "f4, i4"), lambda h: write(h["f1"]), str),
+    "bfloat16": (lambda: np.zeros(1, tf.bfloat16.as_numpy_dtype), write, str),
+    "spawning": (lambda: np.random.default_rng(1), lambda h: h.spawn(1), repr_of_child),
+    "seed": (lambda: np.random.SeedSequence(1), lambda h: h.spawn(1), repr),
     "bit_generator": (lambda: np.random.PCG64(1), lambda h: h.random_raw(), lambda h: h.state),
     "list_iterator": (lambda: iter([1, 2, 3, 4, 5, 6]), next, list),
     "ended_iterator": (lambda: iter((1, 2)), lambda held: next(held, None), list),
@@ -269,6 +278,28 @@ def test_what_cannot_be_restored_is_told_once_it_has_moved() -> None:
     assert told(with_function, count_pair) == ["part (a defaultdict)"]
     one = {(1, 2): np.random.default_rng(1)}
     assert told(lambda: one, lambda held: held[1, 2].random()) == ["part (a dict)"]
+
+
+ARRAYS: dict[str, tuple[Any, Any]] = {
+    "ndarray": (lambda: np.zeros(3, object), write),
+    "MaskedArray": (lambda: np.ma.zeros(3), lambda held: held.__setitem__(1, np.ma.masked)),
+    "recarray": (lambda: np.rec.array([(0, 1)], names="a,b"), lambda held: write(held.a)),
+    "matrix": (lambda: np.zeros(2).view(np.matrix), lambda held: held.__setitem__((0, 0), 1)),
+    "list": (lambda: [np.ma.zeros(3), object()], lambda held: write(held[0])),
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_an_array_that_is_not_saved_is_told_once_it_has_changed_in_place(kind: str) -> None:
+    assert told(*ARRAYS[kind]) == [f"part (a {kind})"]
+
+
+def test_records_with_objects_are_told_once_they_have_changed_in_place() -> None:
+    def make() -> Any:
+        return np.array([(0, object(), "2026-01-01")], "i4, O, M8[D]")
+
+    for name in ("f0", "f1", "f2"):
+        assert told(make, lambda held, name=name: held[name].fill(1)) == ["part (a ndarray)"]
 
 
 class Logs:
@@ -377,6 +408,45 @@ def test_what_had_not_changed_then_is_put_back() -> None:
         warnings.simplefilter("error")
         attributes.load_state_dict(state)
     assert (owner.count, owner.part.x, hasattr(owner, "late")) == (0, 1, False)
+
+
+def ordered(order: Any) -> Owner:
+    owner = Owner()
+    owner.part = order
+    return owner
+
+
+@pytest.mark.parametrize("made", [list, np.array])
+def test_an_order_that_the_program_makes_otherwise_is_put_back_and_told(made: Any) -> None:
+    state = Attributes(ordered(made([2, 0, 1]))).state_dict()
+    owner = ordered(made([1, 0, 2]))
+    with pytest.warns(UserWarning, match="made a Owner with another order of part than"):
+        Attributes(owner).load_state_dict(state)
+    assert list(owner.part) == [2, 0, 1]
+
+
+def test_it_is_no_news_that_an_order_is_another_one() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # The same one, one that training has drawn, a long one, and that of another task.
+        Attributes(ordered([2, 0, 1])).load_state_dict(Attributes(ordered([2, 0, 1])).state_dict())
+        trained, again = ordered([2, 0, 1]), ordered([1, 0, 2])
+        attributes = Attributes(trained)
+        trained.part.reverse()
+        Attributes(again).load_state_dict(attributes.state_dict())
+        assert again.part == [1, 0, 2]
+        long = Attributes(ordered(list(range(100)))).state_dict()
+        Attributes(ordered(list(range(99, -1, -1)))).load_state_dict(long)
+        shared = ordered([1, 0, 2])
+        state = Attributes(ordered([2, 0, 1])).state_dict()
+        Attributes(shared).load_state_dict(state, is_shared=True)
+        assert shared.part == [2, 0, 1]
+
+
+def test_an_order_stays_as_made_with_every_batch() -> None:
+    attributes = Attributes(ordered([2, 0, 1]))
+    state, small = attributes.state_dict(), attributes.small()
+    assert attributes.with_small(state, small, attributes.small()) == state
 
 
 def test_a_look_with_every_batch_is_bounded() -> None:

@@ -3,10 +3,12 @@
 import abc
 import copy
 import functools
+import importlib
 import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -243,3 +245,42 @@ def test_a_constant_that_looks_like_an_order_is_what_the_program_says(
     monkeypatch.setitem(globals(), "CONSTANT", [3, 1])
     Attributes(lookup).load_state_dict(state)
     assert CONSTANT == [3, 1]
+
+
+OUTER = """
+import {package}.inner
+import {package}.inner.deep as renamed
+class Uses:
+    def step(self):
+        {package}.inner.count += 1
+        {package}.inner.deep.depth += 1
+class Imports:
+    def step(self):
+        from {package}.inner import deep
+        from . import inner as there
+        import json
+        deep.depth += 1
+        there.count += 1
+        json.dumps(0)
+"""
+
+
+def test_what_modules_in_packages_and_modules_imported_in_functions_hold_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = "package_of_kfits_tests"
+    (tmp_path / package / "inner").mkdir(parents=True)
+    (tmp_path / package / "inner" / "__init__.py").write_text("count = 0\nother = 1\n")
+    (tmp_path / package / "inner" / "deep.py").write_text("depth = 0\nimport json as inner\n")
+    (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / package / "outer.py").write_text(OUTER.format(package=package))
+    monkeypatch.syspath_prepend(tmp_path)
+    outer = importlib.import_module(f"{package}.outer")
+    inner = importlib.import_module(f"{package}.inner")
+    for kind in (outer.Uses, outer.Imports):
+        found = {name.key: name for name in names_in(kind())}
+        assert found.keys() == {"count", "depth"}
+        before = found["count"].get(), found["depth"].get()
+        kind().step()
+        assert (inner.count, inner.deep.depth) == (before[0] + 1, before[1] + 1)
+        assert (found["count"].get(), found["depth"].get()) == (inner.count, inner.deep.depth)

@@ -9,13 +9,32 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kfit.objects.own_generators import give, holds_state, is_generator, nbytes_of, read
-from kfit.objects.values import from_bytes, to_bytes
+from kfit.objects.own_generators import (
+    check_state,
+    give,
+    holds_state,
+    is_generator,
+    nbytes_of,
+    read,
+)
+from kfit.objects.values import decode, encode, from_bytes, to_bytes
+
+
+def spawned(made: np.random.Generator) -> Any:
+    """A number of a generator that is drawn, and spawned from, in turn."""
+    return made.random(), made.spawn(1)[0].random()
+
 
 GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "python": (lambda: random.Random(1), lambda made: made.random()),
     "numpy": (lambda: np.random.default_rng(1), lambda made: made.random()),
     "philox": (lambda: np.random.Generator(np.random.Philox(1)), lambda made: made.random()),
+    "spawning": (lambda: np.random.default_rng(1), spawned),
+    "spawning_bits": (lambda: np.random.PCG64(1), lambda made: made.spawn(1)[0].random_raw()),
+    "seed_sequence": (
+        lambda: np.random.SeedSequence([1, 2]),
+        lambda made: made.spawn(1)[0].generate_state(2).tolist(),
+    ),
     "older_numpy": (lambda: np.random.RandomState(1), lambda made: made.normal()),
     "tensorflow": (lambda: tf.random.Generator.from_seed(1), lambda made: float(made.normal([]))),
     "keras": (lambda: keras.random.SeedGenerator(1), lambda made: float(made.next()[1])),
@@ -32,8 +51,34 @@ def test_a_generator_draws_on(kind: str) -> None:
     other = make()
     give(other, kept)
     assert [draw(other) for _ in range(3)] == expected
+    give(made, kept)
+    assert [draw(made) for _ in range(3)] == expected
     assert is_generator(made)
     assert holds_state(made)
+
+
+def test_a_state_without_a_seed_is_that_of_an_earlier_version() -> None:
+    made, other = np.random.default_rng(1), np.random.default_rng(1)
+    made.random()
+    made.spawn(2)
+    give(other, encode(made.bit_generator.state))
+    assert other.random() == made.random()
+    assert other.bit_generator.seed_seq.n_children_spawned == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["entropy", "spawn_key", "n_children_spawned"])
+@pytest.mark.parametrize("value", [None, -1, 1 << 80, "text", [0.5]])
+def test_what_cannot_be_a_seed_is_refused_or_a_seed(name: str, value: Any) -> None:
+    made = np.random.default_rng(1)
+    state = decode(read(made))
+    state["seed_seq"][name] = value
+    if (name, value) == ("entropy", 1 << 80):
+        check_state(state)
+        return
+    with pytest.raises((ValueError, TypeError)):
+        check_state(state)
+    with pytest.raises((ValueError, TypeError)):
+        give(made, encode(state))
 
 
 @pytest.mark.parametrize("make", [tf.Variable, keras.Variable])

@@ -23,6 +23,8 @@ VALUES: dict[str, Any] = {
     "scalars": [None, True, 1, 2.5, "text", 1 << 80],
     "bytes": b"\0\xff",
     "numbers_of_numpy": [np.float32(0.1), np.int8(-3), np.bool_(True), np.str_("a")],
+    "dates": [np.datetime64("2026-01-01"), np.timedelta64(3, "s")],
+    "record": np.array([(1, 2.5)], [("a", "i4"), ("b", "f4")])[0],
     "dict": {1: "a", ("b", 2): {"$": "array"}, None: []},
     "ordered": OrderedDict([("b", OrderedDict()), ("a", 1)]),
     "counter": Counter({"a": 2, (1, 2): 0, "b": -1}),
@@ -58,12 +60,15 @@ def test_a_value_comes_back(name: str) -> None:
         np.ones(3, tf.bfloat16.as_numpy_dtype),
         np.array("a"),
         np.array([b"a", b""]),
+        np.array(["2026-01-01", "NaT"], "M8[D]"),
+        np.array([(1, "a"), (2, "b")], [("n", "i4"), ("text", "U1")]),
     ],
-    ids=["integers", "empty", "bfloat16", "text", "bytes"],
+    ids=["integers", "empty", "bfloat16", "text", "bytes", "dates", "records"],
 )
 def test_an_array_comes_back_and_is_no_longer_its_owners(array: np.ndarray) -> None:
     tree = encode(array)
     back = decode(from_bytes(to_bytes(tree)))
+    assert is_exact(array)
     assert (back.dtype, back.shape) == (array.dtype, array.shape)
     np.testing.assert_array_equal(back, array)
     assert array.dtype.kind in "SU" or not np.shares_memory(tree["value"], array)
@@ -95,7 +100,14 @@ def test_what_is_not_plain_or_not_exact() -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [([1, 2], [2, 1]), (1, 1.0), ([[1], 2], [[1, 2]]), (np.zeros(2), np.zeros((2, 1)))],
+    [
+        ([1, 2], [2, 1]),
+        (1, 1.0),
+        ([[1], 2], [[1, 2]]),
+        (np.zeros(2), np.zeros((2, 1))),
+        (np.zeros(2, "M8[D]"), np.ones(2, "M8[D]")),
+        (np.ma.zeros(2), np.ma.array([0.0, 0.0], mask=[0, 1])),
+    ],
 )
 def test_another_value_has_another_fingerprint(one: Any, other: Any) -> None:
     assert fingerprint(one) != fingerprint(other)

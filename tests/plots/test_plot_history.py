@@ -45,15 +45,32 @@ def legend(figure: Any) -> list[str]:
 
 def test_a_panel_a_metric() -> None:
     figure = kfit.plot_history(HISTORY)
-    assert titles(figure) == [("loss", "best 2, epoch 2"), ("accuracy", "best 0.8, epoch 2")]
+    assert titles(figure) == [
+        ("loss", "best val 2, epoch 2"),
+        ("accuracy", "best val 0.8, epoch 2"),
+    ]
     assert lines(figure.axes[1]) == [
         ([1, 2, 3, 4], HISTORY["accuracy"], "-"),
         ([1, 2, 3, 4], HISTORY["val_accuracy"], "--"),
         ([2], [0.8], "-"),  # the ring, a line of one point
     ]
-    assert len({line.get_color() for line in figure.axes[0].get_lines()}) == 1
+    assert len({line.get_color() for line in figure.axes[1].get_lines()}) == 1
+    gap = figure.axes[0].get_lines()[-1]
+    assert (list(gap.get_xdata()), gap.get_marker(), gap.get_color()) == ([3], "x", INK)
     assert figure.axes[0].get_lines()[0].get_color() != figure.axes[1].get_lines()[0].get_color()
-    assert legend(figure) == ["training", "validation", "best epoch"]
+    assert legend(figure) == ["training", "validation", "best epoch", "NaN or infinity"]
+
+
+def test_one_epoch_an_array_and_a_misspelled_name() -> None:
+    figure = kfit.plot_history({"f1": [[0.1, 0.2]], "val_f1": [[0.2, 0.3]], "loss": [1.0]})
+    loss, f1 = figure.axes
+    assert loss.get_xlim() == f1.get_xlim() == (0.5, 1.5)
+    assert list(loss.get_xticks()) == [1]
+    assert [text.get_text() for text in f1.get_legend().get_texts()] == ["f1/0", "f1/1"]
+    assert [line.get_color() for line in f1.get_lines()] == [*COLORS[:2], *COLORS[:2]]
+    assert loss.get_legend() is None
+    with pytest.raises(ValueError, match=r"Received: \['los'\]\. Did you mean 'loss'\?$"):
+        kfit.plot_history({"loss": [1.0]}, ["los"])
 
 
 def test_what_a_fit_returns(tiny: Any) -> None:

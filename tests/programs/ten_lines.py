@@ -17,7 +17,7 @@ readme, folder = sys.argv[1:]
 os.chdir(folder)
 with open(readme, encoding="utf-8") as file:
     text = file.read()
-program = re.search(r"```python\n(import keras, kfit\n\n.*?)```", text, re.DOTALL)
+program = re.search(r"```python\n(import kfit, keras\n\n.*?)```", text, re.DOTALL)
 assert program is not None
 original = executions.Execution.run
 

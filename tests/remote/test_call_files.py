@@ -17,6 +17,9 @@ def test_what_one_end_puts_down_the_other_one_reads(tmp_path: Path) -> None:
     assert other.result() is None
     other.put_result(b"result")
     assert CallFiles(tmp_path).result() == b"result"
+    for _ in range(2):
+        other.forget_result()
+        assert CallFiles(tmp_path).result() is None
     assert CallFiles(tmp_path).argv("worker 1")[-2:] == (str(tmp_path), "worker 1")
 
 

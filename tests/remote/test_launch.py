@@ -1,5 +1,6 @@
 """`kfit.launch` on this host. Workers that need no TensorFlow do not join: they start at once."""
 
+import atexit
 import importlib
 import json
 import os
@@ -144,6 +145,28 @@ def test_restarts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[worker 0] OSError: full" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("is_good", [True, False])
+def test_the_result_of_an_earlier_attempt_is_none(tmp_path: Path, is_good: bool) -> None:
+    """The chief returns, then another worker fails; in the next attempt the chief just ends."""
+
+    def returns_once(ended: str) -> Any:
+        is_first = os.environ["KFIT_GENERATION"] == "0"
+        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+            if not is_first:
+                sys.exit(0)
+            atexit.register(Path(ended, "chief").touch)
+            return "old" if is_good else (i for i in [1])
+        while is_first and not Path(ended, "chief").exists():
+            time.sleep(0.05)
+        if is_first:
+            time.sleep(1.0)
+            raise ValueError("too late")
+        return None
+
+    with pytest.raises(kfit.LaunchError, match="before the function had returned"):
+        launch(returns_once, str(tmp_path), workers=2, max_restarts=1)
+
+
 def test_other_ends() -> None:
     with pytest.raises(kfit.LaunchError, match=r"^worker 0 was killed by SIGKILL"):
         launch(lambda: os.kill(os.getpid(), signal.SIGKILL))
@@ -177,6 +200,7 @@ def test_what_cannot_travel_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"function": "a.py"}, r"`function` is 'a.py'; .*: kfit run --workers 2 a.py"),
         ({"function": 3}, r"`function` is 3; expected a function: .* without calling it"),
         ({"args": "xy"}, r"`args` is 'xy'; expected a tuple"),
         ({"kwargs": [1]}, r"`kwargs` is \[1\]; expected a dict"),

@@ -40,7 +40,7 @@ def test_a_consequence_is_one_line(
     error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown, recorded = printed(error, tmp_path, capsys)
-    assert shown == f"kfit: failed because another worker has: {CLOSED}\n"
+    assert shown == f"kfit: this task fails because another one has: {CLOSED}\n"
     assert recorded.startswith("Traceback")
 
 

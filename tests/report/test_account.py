@@ -1,6 +1,8 @@
 """What a report tells of trainings: one process, so that TensorFlow is imported once."""
 
+import dataclasses
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -242,6 +244,7 @@ def test_a_fit_of_some_seconds_prints_a_line(tiny: Any, capfd: Any, monkeypatch:
     trainer.fit(x, y, 10, verbose=2)
     lines = capfd.readouterr().out.splitlines()
     assert lines[-1].startswith("kfit: 5 steps in ")
+    assert " examples/s while training): " in lines[-1]
     assert "the rest" in lines[-1]
     trainer.fit(x, y, 10, verbose=0)
     assert capfd.readouterr().out == ""
@@ -257,6 +260,9 @@ def test_a_report_is_text_plain_values_and_summaries(tiny: Any, tmp_path: Path) 
     assert values["phases"] == report.phases
     assert str(report).startswith("fit: 5 steps in ")
     assert repr(report) == str(report)
+    assert " a replica" not in str(report)
+    profiled = dataclasses.replace(report, step_parts={"forward pass": 0.001, "metrics": 0.0})
+    assert re.search(r"metrics +too small to measure\n", f"{profiled}\n")
     shown = ET.fromstring(f"<div>{report._repr_html_()}</div>")
     words = [" ".join(cell.text for cell in row) for row in shown.iter("tr")]
     words += [f"- {sentence.text}" for sentence in shown.iter("li")]

@@ -43,8 +43,48 @@ def test_a_reader_that_has_gone_stops_nobody() -> None:
     os.close(reader)
     stream = os.fdopen(writer, "w")
     Output(stream, stream).write(stream, "nobody reads this")
-    with pytest.raises(BrokenPipeError):
-        stream.close()
+    stream.close()  # nothing is left to be written
+
+
+def test_who_says_something_does_not_wait_for_a_reader_who_then_gets_all_of_it() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader, "r") as other_end:
+        shared = Output(stream, stream)
+        shared.begin()
+        tasks = [
+            threading.Thread(target=lambda: [shared.write(stream, "x" * 999) for _ in range(200)])
+            for _ in range(2)
+        ]
+        for each in tasks:
+            each.start()
+        while not shared.is_blocked():
+            time.sleep(0.01)
+        begin = time.monotonic()
+        shared.say("first")
+        shared.status("working")
+        shared.tell(stream, "second")
+        shared.close(0.01)
+        assert not shared.await_reader(0.01)
+        later = threading.Thread(target=shared.write, args=(stream, "third"))
+        later.start()
+        assert time.monotonic() - begin < 0.4
+        lines = [other_end.readline() for _ in range(403)]
+        for each in (*tasks, later):
+            each.join()
+    told = [line for line in lines if not line.startswith("x")]
+    assert told == ["kfit: first\n", "second\n", "third\n"]
+    assert lines.index("kfit: first\n") < 300  # it did not have to wait for all tasks
+
+
+def test_what_is_said_is_written_when_it_returns() -> None:
+    stream = io.StringIO()
+    shared = Output(stream, stream)
+    shared.begin()
+    for number in range(100):
+        shared.say(f"{number}")
+        assert stream.getvalue().endswith(f"kfit: {number}\n")
+    shared.close(10)
+    assert not [each for each in threading.enumerate() if each.daemon and "speak" in each.name]
 
 
 def test_without_streams_nothing_is_written() -> None:

@@ -213,6 +213,18 @@ def test_a_lone_task_says_why_it_starts_again() -> None:
     ]
 
 
+def test_the_cause_is_named_if_its_consequence_came_first_and_nobody_is_left() -> None:
+    world = World(budget=2)
+    world.step(3)
+    world.note("worker 0", "ExchangeError: gone", is_consequence=True)
+    world.exit("worker 0", 1)
+    world.exit("worker 1", -9)
+    assert world.lines == [] or "worker 2" in world.names
+    for name in sorted(world.tasks.alive):
+        world.exit(name, -9)
+    assert "worker 1 was killed by SIGKILL at step 3" in world.lines[0]
+
+
 def test_the_others_go_on_without_one_beside_them() -> None:
     world = World(budget=1, names=["worker 0", "worker 1", EVALUATOR])
     world.exit(EVALUATOR, 5)
@@ -433,7 +445,7 @@ def test_a_task_that_failed_by_itself_is_not_said_to_fail_because_of_another() -
     world.exit("worker 1", 1)
     assert world.lines == [
         "worker 0 failed: ValueError: first; worker 1 ended with exit code 1: ValueError: second; "
-        "stopping worker 0, worker 2"
+        "stopping worker 0, worker 2 as well"
     ]
     world.exit_all(-15)
     assert world.lines[-1] == "error: worker 0 ended with exit code 1: ValueError: first"
@@ -445,7 +457,8 @@ def test_a_cause_that_is_known_already_is_not_waited_for() -> None:
     world.note("worker 1", "PeerFailedError: x", is_consequence=True)
     world.exit("worker 1", 1)
     assert world.lines == [
-        "worker 1 ended with exit code 1, because worker 0 failed; stopping worker 0, worker 2"
+        "worker 0 failed, and so worker 1 ended with exit code 1; stopping worker 0, worker 2 as "
+        "well"
     ]
     assert world.tasks.signals == [signal.SIGTERM]
     world.exit_all(-15)

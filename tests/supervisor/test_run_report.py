@@ -1,11 +1,12 @@
 """The last report of a run ends with the cause."""
 
 import signal
+from typing import Any
 
 from kfit.supervisor.run_report import Failure, report_failure, report_stop
 
 
-def failure(generation: int, **more: str) -> Failure:
+def failure(generation: int, **more: Any) -> Failure:
     return Failure(generation, "worker 1 was killed at step 3", "Segmentation fault", **more)
 
 
@@ -23,6 +24,23 @@ def test_of_many_generations_the_last_twenty() -> None:
     assert said[2] == "  attempt 6: worker 1 was killed at step 3: Segmentation fault"
     assert len(said) == 2 + 20 + 1
     assert said[-1] == "error: worker 1 was killed at step 3: Segmentation fault"
+
+
+def test_what_a_single_task_has_just_printed_is_not_repeated() -> None:
+    for message, told in (
+        ("ClusterError: a long text: (x)", " (ClusterError, above)"),
+        ("keras.src.MyError: x", " (MyError, above)"),
+        ("arg.py: error: unrecognized arguments: --x", " (see above)"),
+        ("kfit: error: `x` is wrong", " (see above)"),
+        ("", ""),
+    ):
+        said: list[str] = []
+        printed = Failure(0, "worker 0 ended with exit code 1", message, is_just_printed=True)
+        report_failure(said.append, [printed])
+        assert said == [f"error: worker 0 ended with exit code 1{told}"]
+    said = []
+    report_failure(said.append, [failure(0), failure(1, error="OSError: x", is_just_printed=True)])
+    assert said[-1] == "error: worker 1 was killed at step 3: OSError: x"
 
 
 def test_what_a_task_noted_counts_more_than_what_it_wrote() -> None:

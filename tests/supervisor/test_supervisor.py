@@ -180,6 +180,40 @@ def test_a_program_that_cannot_be_started() -> None:
     )
 
 
+@pytest.mark.parametrize("left", range(6))
+def test_tasks_that_cannot_be_watched_are_killed(
+    monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """The system has threads for what prints, but not for all that watch the two tasks."""
+    pids, start, spawn = [], threading.Thread.start, generation_module.Generation._spawn
+
+    def spawned(tasks: Any, command: TaskCommand) -> Any:
+        process = spawn(tasks, command)
+        pids.append(process.pid)
+        return process
+
+    def start_some(thread: threading.Thread) -> None:
+        if len(pids) == 2:
+            if len(started) == left:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    started: list[threading.Thread] = []
+    before = set(os.listdir("/proc/self/fd")) if Path("/proc").exists() else set()
+    monkeypatch.setattr(generation_module.Generation, "_spawn", spawned)
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    code, _, err = supervise(task("worker 0", SLEEPS), task("worker 1", SLEEPS))
+    assert code == 127
+    name = "worker 0" if left < 3 else "worker 1"
+    assert err.endswith(f"kfit: error: {name} could not be watched: can't start new thread\n")
+    assert len(pids) == 2
+    assert all(map(is_gone, pids))
+    for thread in started:
+        thread.join(SOON)
+    assert not before or set(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_a_task_leaves_behind_ends_with_it() -> None:
     leaves = """
         import subprocess, sys
@@ -507,3 +541,83 @@ def test_a_reader_that_has_gone_stops_no_task(drive: Any, tmp_path: Path) -> Non
     driver.stdout.close()
     driver.process.wait(SOON)
     assert flag.exists()
+
+
+TALKS = """
+    import os, signal, sys
+    count = 0
+    def handle(signum, frame):
+        with open(FLAG + ".talker", "w") as file:
+            file.write(str(count))
+        sys.exit(143)
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while count < 20000:
+        os.write(1, b"%98d\\n" % count)
+        count += 1
+"""
+IS_QUIET = """
+    import signal, sys, time
+    def handle(signum, frame):
+        with open(FLAG, "w"):
+            if signum == signal.SIGTERM:
+                sys.exit(143)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, handle)
+    time.sleep(WAIT)
+    handle(0, None)
+    while not WAIT < 100:
+        time.sleep(0.02)
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("event", [signal.SIGTERM, signal.SIGINT, "failure"])
+def test_signals_and_failures_are_acted_on_while_nobody_reads(
+    drive: Any, tmp_path: Path, event: Any
+) -> None:
+    """The pipes are full, so the threads that print wait; whoever reads in the end gets all."""
+    flag, talker = tmp_path / "flag", tmp_path / "flag.talker"
+    is_failure = event == "failure"
+    codes = [
+        f"FLAG, WAIT = {str(flag)!r}, {2.0 if is_failure else 600.0}\n" + textwrap.dedent(code)
+        for code in (TALKS, IS_QUIET)
+    ]
+    driver = drive(*codes, grace=5.0)
+    time.sleep(2.0)
+    if not is_failure:
+        driver.process.send_signal(event)
+    wait_until(flag.exists, "the quiet task has got the signal, or failed")
+    if event == signal.SIGINT:
+        driver.process.send_signal(event)  # kills them
+        wait_until(lambda: not psutil.Process(driver.process.pid).children(), "none is left")
+    else:
+        wait_until(talker.exists, "the other one was stopped")
+    code, out, err = driver.end()
+    numbers = [int(line.removeprefix("[worker 0] ")) for line in out]
+    assert numbers == list(range(len(numbers)))
+    expected = {signal.SIGTERM: 143, signal.SIGINT: 137, "failure": 3}
+    if event != signal.SIGINT:
+        assert len(numbers) == int(talker.read_text())
+    assert code == expected[event]
+    lines = err.splitlines()
+    assert len(numbers) > 1000
+    first = "worker 1 ended with exit code 3" if is_failure else f"{event.name}: stopping the tasks"
+    assert first in lines[0]
+    assert len(lines) > 1
+
+
+def test_a_run_that_a_signal_ends_does_not_wait_for_a_reader_for_ever(
+    drive: Any, tmp_path: Path
+) -> None:
+    sooner = """if True:
+        from kfit.supervisor import process_group, supervisor
+        process_group._DRAIN_UNREAD = supervisor._AWAIT_READER_AFTER_SIGNAL = 0.2
+    """
+    flag = tmp_path / "flag"
+    talker = f"FLAG = {str(flag)!r}\n" + textwrap.dedent(TALKS)
+    driver = drive(talker, SLEEPS, prepare=sooner + "\n")
+    time.sleep(2.0)
+    driver.process.send_signal(signal.SIGTERM)
+    assert driver.process.wait(SOON) == 143
+    driver.process.stdout.close()

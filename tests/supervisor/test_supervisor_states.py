@@ -412,6 +412,21 @@ def test_an_evaluator_that_fails_does_not_end_a_worker_that_is_stopped(runs: Run
     assert runs.watched.code == 3
 
 
+def test_a_task_that_was_stopped_twice_hangs_no_longer_than_the_second_time(runs: Runs) -> None:
+    """It went on for a moment, which no look at the processes can see; its heartbeat tells."""
+    for _ in range(2):
+        runs.hang(index=2, is_stopped=True)
+        runs.wait(seconds=8.0)
+        runs.come_back(index=2)
+        runs.hang(index=2, is_stopped=True)
+        runs.wait(seconds=3.0)
+        assert not runs.over
+        runs.come_back(index=2)
+        runs.wait(seconds=2.0)
+    runs.end_well(gap=0.0)
+    assert runs.watched.code == 0
+
+
 def test_an_evaluator_that_was_stopped_and_has_ended_is_not_blamed(runs: Runs) -> None:
     runs.hang(index=2, is_stopped=True)
     runs.wait(seconds=2.0)

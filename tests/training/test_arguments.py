@@ -12,9 +12,42 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from kfit.training.arguments import check_callbacks
 from tests.sweeps import sweep
 
 X, Y = np.ones((8, 4), "float32"), np.arange(8) % 3
+
+
+class Misspelled(kfit.callbacks.TrainingCallback):
+    """Is never due."""
+
+    def steps_untildue(self) -> int:
+        return 2
+
+    def is_deu(self) -> bool:
+        return True
+
+    def on_due(self) -> None:
+        raise AssertionError
+
+
+class NeverDue(kfit.callbacks.TrainingCallback):
+    """Says how long it can wait, and not for what."""
+
+    def steps_until_due(self) -> int:
+        return 2
+
+
+def test_hooks_that_would_never_be_called_are_refused() -> None:
+    for callback, says in (
+        (
+            Misspelled(),
+            "`Misspelled` defines `on_due`, but not `is_due`: .* Is `is_deu` misspelled",
+        ),
+        (NeverDue(), r"`NeverDue` defines `steps_until_due`, but not `is_due`: .* due\.$"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            check_callbacks([callback])
 
 
 def as_dataset(*arrays: Any) -> tf.data.Dataset:
@@ -83,7 +116,10 @@ OF_FIT: list[tuple[str, Any, str]] = [
     *(("x", v, "`x` must be arrays, a tf.data.Dataset") for v in (5, "images", None, object())),
     ("x", np.float32(1.0), "`x` must be arrays of at least one dimension"),
     ("x", np.array([["a", None]] * 8, object), "`x` cannot be made into a tensor"),
-    ("y", None, "`y` is missing: the model was compiled with loss="),
+    ("y", None, "`y` is missing: the model was compiled with loss=SparseCategoricalCrossentropy, "),
+    ("verbose", 3, '`verbose` must be 0, 1, 2 or "auto". Received: 3'),
+    ("verbose", "1", "`verbose` must be 0, 1, 2 or"),
+    ("callbacks", X, r"objects. Received: an array of shape \(8, 4\)$"),
     ("y", Y[:7], "same number of examples. Received sizes: {'x': 8, 'y': 7}"),
     ("sample_weight", "heavy", "`sample_weight` must be an array"),
     *(
@@ -206,6 +242,8 @@ def test_arguments_of_the_other_methods(tiny: Any) -> None:
         trainer.train_on_batch(X, Y, class_weight=[1.0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`x` must hold at least one array"):
         trainer.predict([None], verbose=0)
+    with pytest.raises(ValueError, match=r"takes no `y`.* Received: an array of shape \(8,\)$"):
+        trainer.predict(X, Y)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("call", ["fit", "evaluate", "predict", "train_on_batch"])
@@ -229,7 +267,9 @@ def test_data_of_another_shape_than_before_is_refused_by_the_layer(call: str) ->
 def test_data_of_another_shape_than_the_input_says_are_named() -> None:
     trainer = kfit.Trainer(classifier(), "one_device")
     for x in (X[:, :2], X.reshape(8, 2, 2)):
-        told = re.escape(f"Each example has the shape {x.shape[1:]}; the model was made for (4,).")
+        told = re.escape(
+            f". Each example has the shape {x.shape[1:]}; the model was made for (4,)."
+        )
         with pytest.raises(ValueError, match=rf"^`x` does not fit the model: .*{told}$"):
             trainer.fit(x, Y, verbose=0)
 

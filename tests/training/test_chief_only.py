@@ -1,6 +1,7 @@
 """What tasks that are not the chief leave out, and that calls within calls leave it out as well."""
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ def model() -> keras.Model:
 
 
 def saves(trained: Any, path: Path) -> bool:
-    trained.save(path)
-    trained.save_weights(path.with_suffix(".weights.h5"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trained.save(path)
+        trained.save_weights(path.with_suffix(".weights.h5"))
     return path.exists() or path.with_suffix(".weights.h5").exists()
 
 
@@ -38,9 +41,21 @@ def test_a_call_within_a_call_saves_nothing_and_neither_does_what_follows_it(
 def test_a_save_of_the_models_own_is_there_again() -> None:
     trained = model()
     object.__setattr__(trained, "save", lambda path: "own")
-    with saving_nothing(trained):
+    with (
+        saving_nothing(trained),
+        pytest.warns(UserWarning, match=r"`model.save` in a hook .*`kfit.callbacks.chief_only\("),
+    ):
         assert trained.save("nowhere") is None
     assert trained.save("nowhere") == "own"
+
+
+def test_keras_callback_that_saves_is_not_warned_of(tmp_path: Path) -> None:
+    trained, saver = model(), keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "loss")
+    saver.set_model(trained)
+    with saving_nothing(trained, [saver]), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        saver.on_epoch_end(0, {"loss": 1.0})
+    assert not list(tmp_path.iterdir())
 
 
 def test_keras_callbacks_print_nothing_but_work() -> None:

@@ -153,7 +153,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         r"model: .*kernel \(no. 1\) is \(4, 6\) float32, in the snapshot \(4, 5\)",
     ),
 }
-OTHER_VARIABLES = ("class", "units", "metrics")
+OTHER_VARIABLES = ("class", "units")
 """Changes after which the snapshot's variables fit no variables of the model."""
 
 
@@ -173,10 +173,13 @@ def test_what_has_changed_is_named_before_anything_is_done(snapshot: Path, name:
     section = says.split(":")[0]
     offered = f"allow_changes=['{section}'" in str(raised.value)
     assert offered == (name not in OTHER_VARIABLES)
+    assert ("No `allow_changes` can" in str(raised.value)) == (name in OTHER_VARIABLES)
     assert sorted(path.name for path in snapshot.iterdir()) == before
 
 
-@pytest.mark.parametrize("name", ["batch_size", "steps", "loss", "momentum", "validation"])
+@pytest.mark.parametrize(
+    "name", ["batch_size", "steps", "loss", "momentum", "validation", "metrics"]
+)
 def test_what_the_message_offers_works(snapshot: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(snapshot, tmp_path / "backup")
     changed = CHANGES[name][0]
@@ -196,6 +199,58 @@ def test_all_differences_are_listed(snapshot: Path) -> None:
     assert "allow_changes=['data', 'loss', 'model']" in said
 
 
+def test_metrics_that_both_have_go_on_and_new_ones_begin_anew(tmp_path: Path) -> None:
+    """The snapshot is of step 4 of 6: the new metric is of the last two steps of the epoch."""
+
+    def fit(folder: Path, metrics: list[str], *callbacks: Any, **allowed: Any) -> dict[str, Any]:
+        fits.forget()
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+        model.compile(sgd(), "mse", metrics=metrics)
+        trainer = kfit.Trainer(model, kfit.distribute.OneDevice())
+        backup = BackupAndRestore(folder, save_freq=1, **allowed)
+        called = [backup, *callbacks]
+        history = trainer.fit(*arrays(), batch_size=5, epochs=1, verbose=0, callbacks=called)
+        return {name: values[-1] for name, values in history.history.items()}
+
+    with pytest.raises(CutError):
+        fit(tmp_path / "mae", ["mae"], Cut())
+    shutil.copytree(tmp_path / "mae", tmp_path / "none")
+    whole = fit(tmp_path / "whole", ["mae", "mape"])
+    with pytest.raises(SnapshotMismatchError, match=r"allow_changes=\['metrics'\]"):
+        fit(tmp_path / "mae", ["mape", "mae"])
+    more = fit(tmp_path / "mae", ["mape", "mae"], allow_changes=["metrics"])
+    assert {name: more[name] for name in ("loss", "mae")} == {
+        name: whole[name] for name in ("loss", "mae")
+    }
+    assert more["mape"] != whole["mape"]
+    assert fit(tmp_path / "none", [], allow_changes=True) == {"loss": whole["loss"]}
+
+
+def test_a_layer_takes_one_line_and_settings_come_first(tmp_path: Path) -> None:
+    def model(*more: keras.layers.Layer) -> keras.Model:
+        fits.forget()
+        keras.utils.set_random_seed(1)
+        return keras.Sequential([keras.Input((4,)), layers.Dense(5), *more, layers.Dense(3)])
+
+    def fit(made: keras.Model, rate: float, *callbacks: Any) -> None:
+        made.compile(keras.optimizers.SGD(rate), "mse")
+        backup = BackupAndRestore(tmp_path, save_freq=1)
+        trainer = kfit.Trainer(made, kfit.distribute.OneDevice())
+        trainer.fit(*arrays(), batch_size=8, epochs=2, verbose=0, callbacks=[backup, *callbacks])
+
+    with pytest.raises(CutError):
+        fit(model(), 0.001, Cut())
+    with pytest.raises(SnapshotMismatchError) as raised:
+        fit(model(layers.BatchNormalization(), layers.Dropout(0.1)), 0.01)
+    _, *lines, _ = str(raised.value).splitlines()
+    assert lines == [
+        "  model: batch_normalization (3), a BatchNormalization, is not in the snapshot",
+        "  model: dropout (4), a Dropout, is not in the snapshot",
+        "  learning_rate: optimizer.learning_rate is 0.01, in the snapshot 0.001",
+    ]
+
+
 def test_what_is_no_change(snapshot: Path, tmp_path: Path) -> None:
     """More epochs, other names, another place of the same numbers in memory."""
     backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
@@ -208,6 +263,51 @@ def test_what_is_no_change(snapshot: Path, tmp_path: Path) -> None:
     assert int(model.optimizer.iterations.numpy()) == 12
     with pytest.raises(SnapshotMismatchError, match=r"loss: loss.scale is 0.25, in the snapshot 0"):
         train(backup, loss=Scaled(0.25))
+
+
+OF_NUMPY: dict[str, dict[str, Any]] = {
+    "settings": {
+        "seed": np.int64(7),
+        "optimizer": lambda: sgd(momentum=np.float64(0.9), weight_decay=np.float32(0.01)),
+        "loss_weights": [np.float64(2)],
+        "loss": Scaled(np.float32(0.5)),
+        "fit": {
+            **VALIDATION,
+            "validation_steps": np.int64(1),
+            "validation_freq": np.int64(1),
+            "initial_epoch": np.int64(0),
+        },
+    },
+    "schedule": {
+        "optimizer": lambda: keras.optimizers.SGD(
+            keras.optimizers.schedules.ExponentialDecay(np.float64(0.1), np.int64(2), 0.9)
+        )
+    },
+    "seed_of_a_py_dataset": {"data": lambda: (Batches(), None), "seed": np.uint8(7)},
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_numbers_of_numpy_are_no_change(tmp_path: Path, name: str) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    train(backup, cut=True, **OF_NUMPY[name])
+    model = train(backup, **OF_NUMPY[name])
+    assert int(model.optimizer.iterations.numpy()) == 8
+
+
+def test_steps_per_execution_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    model.compile("sgd", "mse", steps_per_execution=np.int64(2))
+    backup = BackupAndRestore(tmp_path / "backup")
+    kfit.fit(model, *arrays(), batch_size=8, verbose=0, callbacks=[backup])
+    assert int(model.optimizer.iterations.numpy()) == 4
+
+
+def test_another_number_of_numpy_is_a_change(tmp_path: Path) -> None:
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    train(backup, cut=True, loss=Scaled(np.float32(0.5)))
+    with pytest.raises(SnapshotMismatchError, match=r"loss: loss.scale is 0.25, in the snapshot 0"):
+        train(backup, loss=Scaled(np.float32(0.25)))
 
 
 class Dated(Scaled):
@@ -289,7 +389,7 @@ def test_leaving_a_fit_in_a_living_process_is_no_change(tmp_path: Path) -> None:
     backup = BackupAndRestore(tmp_path / "backup")
     with pytest.raises(CutError):
         trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[slower, backup, Cut()])
-    trainer._fits = 0
+    trainer._seeds.begin_anew()
     trainer.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[slower, backup])
     assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(0.0125)
 

@@ -188,7 +188,7 @@ def accumulated(task: Task) -> Result:
     again = trainer()
     with contextlib.suppress(InterruptedError):
         again.fit(*data(), callbacks=[backup, Cuts()], **FIXED)
-    again._fits = 0
+    again._seeds.begin_anew()
     again.fit(*data(), callbacks=[backup], **FIXED)
     pairs = zip(again.model.get_weights(), ended.model.get_weights(), strict=True)
     assert all(np.allclose(a, b, atol=1e-6) for a, b in pairs)

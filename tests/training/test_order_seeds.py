@@ -1,0 +1,84 @@
+"""Each `fit` has an order of its own, whichever trainer it is of."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import kfit
+
+X = np.arange(64, dtype="float32")[:, None]
+
+
+@pytest.fixture
+def model() -> Iterator[keras.Model]:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(0.0), "mae")
+    yield model
+    keras.utils.set_random_seed(1)
+
+
+class Firsts(keras.callbacks.Callback):
+    """The loss of the first batch of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 0:
+            self.losses.append(float(logs["loss"]))
+
+
+def first_of(fit: Callable[..., Any]) -> float:
+    firsts = Firsts()
+    fit(X, 0 * X, batch_size=4, verbose=0, callbacks=[firsts])
+    (loss,) = firsts.losses
+    return loss
+
+
+def test_trainers_of_one_model_continue_each_others_orders(model: Any, tiny: Any) -> None:
+    one, two = tiny.strategy(1), tiny.strategy(2)
+
+    def by_turns(*args: Any, **kwargs: Any) -> None:
+        kfit.fit(model, *args, strategy=two, **kwargs)
+        kfit.evaluate(model, X, X, strategy=one, verbose=0)
+
+    def anew(*args: Any, **kwargs: Any) -> None:
+        kfit.Trainer(model, one).fit(*args, **kwargs)
+
+    found = [first_of(by_turns) for _ in range(3)] + [first_of(anew) for _ in range(3)]
+    assert len(set(found)) == 6
+
+
+def test_orders_repeat_after_the_program_is_seeded(model: Any, tiny: Any) -> None:
+    trainer = kfit.Trainer(model, tiny.strategy(1))
+    found = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        found.append([first_of(trainer.fit) for _ in range(3)])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
+
+
+def test_a_seed_of_a_trainer_is_its_own(model: Any, tiny: Any) -> None:
+    found = []
+    for _ in range(2):
+        keras.utils.set_random_seed(len(found))
+        trainer = kfit.Trainer(model, tiny.strategy(1), seed=7)
+        found.append([first_of(trainer.fit) for _ in range(3)])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
+
+
+def test_a_verification_leaves_the_orders_as_they_are(model: Any, tiny: Any) -> None:
+    found = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        trainer = kfit.Trainer(model, tiny.strategy(1))
+        if found:
+            trainer.verify(X, X, replicas=2, steps=2)
+        found.append(first_of(trainer.fit))
+    assert found[0] == found[1]
