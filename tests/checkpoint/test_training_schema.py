@@ -366,9 +366,7 @@ def test_what_could_not_be_read_again_is_refused_at_the_first_save(
     message = r"(?s)could not be read again.*\['callback'\] is '.*Counts\\nthem'"
     with pytest.raises(ValueError, match=message):
         train(tiny, tmp_path, unreadable())
-    # Its state is saved from the end of the first epoch on.
-    store = Store(str(tmp_path), check=check_training)
-    assert [store.read(name).about["step"] for name in store.names()] == [1, 2]
+    assert Store(str(tmp_path), check=check_training).names() == []
     assert not list(tmp_path.glob("kfit-tmp-*"))
 
 
