@@ -38,7 +38,7 @@ from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Phase
 from kfit.inputs import Batches
 from kfit.internals.optimizers import schedule_of
-from kfit.objects.attributes import check_entries
+from kfit.objects.entries import check_entries
 from kfit.objects.values import decode
 from kfit.report import Account
 from kfit.steps.frozen import TrainableFlags

@@ -14,7 +14,7 @@ import tensorflow as tf
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint.model_attributes import ModelAttributes
-from kfit.objects import attributes
+from kfit.objects import entries
 
 STEPS = 5
 X = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
@@ -147,7 +147,7 @@ def trained(
     """Trains as a new process would."""
     global counted
     counted = 0
-    attributes._PROCESSES.clear()
+    entries._PROCESSES.clear()
     model = make(**compiled)
     fit(model, BackupAndRestore(backup, save_freq=2), *callbacks, epochs=3)
     return model.get_weights(), state_of(model)

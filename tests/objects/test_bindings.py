@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfit.objects import Attributes, attributes
+from kfit.objects import Attributes, entries
 from kfit.objects.bindings import Bindings
 
 
@@ -194,7 +194,7 @@ def test_what_code_names_is_bound_and_deleted_in_another_process(
     COUNTS["rngs"][0] = second
     state = before.state_dict()
     COUNTS.update(made)
-    monkeypatch.setattr(attributes, "_PROCESSES", {})
+    monkeypatch.setattr(entries, "_PROCESSES", {})
     Attributes(Named()).load_state_dict(state)
     assert list(COUNTS.items()) == [("rngs", [second, second])]
     COUNTS.update(made)

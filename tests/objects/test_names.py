@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kfit.objects import Attributes, attributes
+from kfit.objects import Attributes, entries
 from kfit.objects.names import names_in
 
 RNG = np.random.default_rng(1)
@@ -183,7 +183,7 @@ def test_names_are_found_through_functions_classes_and_partials() -> None:
 def test_they_go_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _ = run(5)
     _, state = run(3)
-    monkeypatch.setattr(attributes, "_PROCESSES", {})
+    monkeypatch.setattr(entries, "_PROCESSES", {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert run(2, state)[0] == expected
@@ -209,7 +209,7 @@ def test_an_iterator_goes_on_in_another_process_only(monkeypatch: pytest.MonkeyP
     same, after = begun()
     after.load_state_dict(state)
     assert same.step() == 0
-    monkeypatch.setattr(attributes, "_PROCESSES", {})
+    monkeypatch.setattr(entries, "_PROCESSES", {})
     other, after = begun()
     after.load_state_dict(state)
     assert other.step() == 1
@@ -228,7 +228,7 @@ def test_what_functions_carry_goes_on_in_another_process(monkeypatch: pytest.Mon
 
     expected, _ = run(5)
     _, state = run(3)
-    monkeypatch.setattr(attributes, "_PROCESSES", {})
+    monkeypatch.setattr(entries, "_PROCESSES", {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert run(2, state)[0] == expected
@@ -241,7 +241,7 @@ def test_a_constant_that_looks_like_an_order_is_what_the_program_says(
     lookup = Lookup()
     state = Attributes(lookup).state_dict()
     assert [entry["path"] for entry in state] == [["order"]]
-    monkeypatch.setattr(attributes, "_PROCESSES", {})
+    monkeypatch.setattr(entries, "_PROCESSES", {})
     monkeypatch.setitem(globals(), "CONSTANT", [3, 1])
     Attributes(lookup).load_state_dict(state)
     assert CONSTANT == [3, 1]
