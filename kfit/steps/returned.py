@@ -71,6 +71,16 @@ class Returned:
     sums: set[str] = field(default_factory=set)
     rows: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
 
+    def forget(self, name: str) -> None:
+        """Removes what is recorded of a value, such as by the trace of an earlier graph.
+
+        All graphs of a step share one record, which each of them reads while it is traced. A step
+        may return something else under the same name in another graph.
+        """
+        self.results.pop(name, None)
+        self.sums.discard(name)
+        self.rows.pop(name, None)
+
 
 def as_tensors(value: Any) -> Any:
     """Returns a value of a step as tensors, which graphs can pass on; `()` stands for None.
@@ -144,8 +154,7 @@ def of_batch(
 def _of_value(
     name: str, value: Any, replica: Replica, model: keras.Model, returned: Returned
 ) -> Any:
-    returned.sums.discard(name)
-    returned.rows.pop(name, None)
+    returned.forget(name)
     if isinstance(value, (tf.Variable, keras.Variable)):
         return value
     metric = _metric_of(name, value, replica, model)

@@ -128,6 +128,44 @@ def test_logs_are_those_of_one_device(tiny: Any, cls: type[Returns], eagerly: bo
         np.testing.assert_allclose(got[name], values, rtol=1e-5, err_msg=name)
 
 
+class ByWeights(Returns):
+    """Returns values of other kinds under the same names if there are sample weights."""
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
+        self.has_weights = weights is not None
+        return super().train_step((x, y))
+
+    def values(self, loss: Any, y_pred: Any) -> dict[str, Any]:
+        result, rows, updates = self.error.result(), y_pred[:, 0], self.optimizer.iterations
+        of_one = {"a": result, "b": loss, "c": rows, "d": result, "e": updates, "f": rows}
+        of_other = {"a": loss, "b": result, "c": result, "d": rows, "e": loss, "f": updates}
+        return of_one if self.has_weights else of_other
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_each_graph_returns_values_of_its_own_kinds(tiny: Any, eagerly: bool) -> None:
+    def program(fit: Any, model: keras.Model) -> list[dict[str, Any]]:
+        model.run_eagerly = eagerly
+        weights = np.ones(7, "float32")
+        options = {"batch_size": 7, "shuffle": False, "verbose": 0}
+        runs = (weights, None, weights, None)
+        return [fit(model, X, Y, sample_weight=given, **options).history for given in runs]
+
+    def on_two(model: keras.Model, *args: Any, **options: Any) -> Any:
+        return kfit.fit(model, *args, strategy=strategy, **options)
+
+    strategy = tiny.strategy(2)
+    expected = program(keras.Model.fit, made(ByWeights))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "With `run_eagerly=True` kfit cannot read")
+        got = program(on_two, made(ByWeights))
+    for run, (found, wanted) in enumerate(zip(got, expected, strict=True)):
+        for name, values in wanted.items():
+            message = f"{name} of fit {run}"
+            np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=message)
+
+
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_a_percentage_under_the_name_of_its_metric(tiny: Any, eagerly: bool) -> None:
     model = made(Percentage)
