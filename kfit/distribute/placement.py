@@ -32,7 +32,7 @@ from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_sco
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_copies import VariableCopies
 from kfit.distribute.variable_values import is_per_replica, total_of_task
-from kfit.internals.keras_methods import functions_forgotten
+from kfit.internals.keras_functions import functions_forgotten
 from kfit.internals.optimizers import belong_to, chooser_of, key_of
 from kfit.internals.randomness import (
     existing_seed_generator,
@@ -129,6 +129,7 @@ class Placement:
                 another trainer is still running, uses one of the variables, and cannot release it.
         """
         if self._depth:
+            self._place_new()
             with self._same_global_seed():
                 yield
             return
@@ -190,6 +191,8 @@ class Placement:
     def _on_devices(self) -> Iterator[None]:
         owned = self._owned()
         self._leave_other_scope(owned)
+        # Another trainer may have made ordinary variables of those that were made in the scope.
+        self._native = self._native and any(map(self._is_placed, self._model.variables))
         if not self._strategy.places_variables:
             yield
             return
@@ -327,6 +330,18 @@ class Placement:
                 have are ignored.
         """
         self._place(self._owned(), only=used)
+
+    def _place_new(self) -> None:
+        """Moves variables that have been made since the outermost call began, if there are any.
+
+        A hook (a method of a callback) may compile the model, and then evaluate it. Variables that
+        another trainer is using meanwhile (`_borrowed`) are not new.
+        """
+        owned = self._owned()
+        new = [v for v in owned.variables if id(v) not in self._pairs and not self._is_placed(v)]
+        new = [variable for variable in new if tf_variable(variable) is not None]
+        if new:
+            self._place(owned, only=new)
 
     def _place(self, owned: Owned, only: Sequence[keras.Variable] | None = None) -> None:
         """Moves the model's variables to the strategy's devices.

@@ -23,9 +23,6 @@ from kfit.internals.private import imported
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 """The methods of `keras.Model` that can be diverted."""
 
-_FUNCTIONS = ("train_function", "test_function", "predict_function")
-"""Where a `keras.Model` keeps the functions that it has traced; None if there is none yet."""
-
 Divert = Callable[[keras.Model, str], "Callable[..., Any] | None"]
 
 _BECAUSE = "a model's own method ends in Keras' by `super()`, and others keep a reference to it"
@@ -78,25 +75,6 @@ def _diverting(divert: Divert, name: str, original: Callable[..., Any]) -> Calla
         return other(*args, **kwargs)
 
     return passing_on(method)
-
-
-@contextmanager
-def functions_forgotten(model: keras.Model) -> Iterator[None]:
-    """Context after which Keras traces its own functions anew, if it traced them in the context.
-
-    A hook may call Keras' own `evaluate`. Keras keeps the function that it traces then, with the
-    copies that each replica has of the metrics' variables during a call of kfit.
-
-    Args:
-        model: The model.
-    """
-    before = {name: getattr(model, name, None) for name in _FUNCTIONS}
-    try:
-        yield
-    finally:
-        for name, function in before.items():
-            if getattr(model, name, None) is not function:
-                setattr(model, name, None)
 
 
 def passing_on(method: Callable[..., Any]) -> Callable[..., Any]:

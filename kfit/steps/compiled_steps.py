@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, NamedTuple
 
@@ -14,9 +14,11 @@ from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
 from kfit.heartbeat import Heartbeat
+from kfit.internals.keras_functions import mark_of_function
 from kfit.internals.models import loss_tracker
 from kfit.steps.async_execution import ScheduledExecution, ScheduledPrediction
 from kfit.steps.execution import Execution, StepExecutor
+from kfit.steps.frozen import Flags, flags_of
 from kfit.steps.metrics import read_metrics
 from kfit.steps.prediction import Prediction, Predictor
 
@@ -25,30 +27,25 @@ class Compiled(NamedTuple):
     """What shows that a model was compiled again, to be compared with the same of another time.
 
     Attributes:
-        tracker: The metric by which Keras logs the loss. It is private. `compile` makes a new one;
-            no public attribute shows that the model was compiled again.
-        run_eagerly: The attribute of the model.
-        jit_compile: The attribute of the model.
-        optimizer: The model's optimizer.
-        train_function: What `make_train_function` has made; None if nothing has called it.
-        flags: `trainable` of each variable.
+        settings: What `compile` changes: the metric by which Keras logs the loss, which is private,
+            `run_eagerly`, `jit_compile`, and the optimizer. `compile` makes a new metric; no public
+            attribute shows that the model was compiled again.
+        train_function: The mark of the function that Keras would have traced of the train step.
+        flags: `trainable` of each layer and each variable, by its id.
     """
 
-    tracker: Any
-    run_eagerly: bool
-    jit_compile: Any
-    optimizer: Any
+    settings: tuple[Any, ...]
     train_function: Any
-    flags: list[bool]
+    flags: Flags
 
     def differs_from(self, before: Compiled) -> bool:
-        """Returns whether the step must be traced again.
+        """Returns whether the model was compiled again, or trains other variables.
 
         `make_train_function(force=True)` counts if it has let a frozen layer train, or vice versa.
-        Keras' own `train_on_batch` makes such a function as well, and changes nothing.
         """
-        is_made_anew = self.train_function is not before.train_function
-        return self[:4] != before[:4] or (is_made_anew and self.flags != before.flags)
+        is_made_anew = self.train_function != before.train_function
+        trains_others = is_made_anew and self.flags != before.flags
+        return self.settings != before.settings or trains_others
 
 
 class Graphs:
@@ -57,7 +54,8 @@ class Graphs:
     The cache contains executors. An executor runs one kind of step (training, evaluation or
     prediction), and keeps the graphs that were traced for this kind. Each executor is created at
     its first use. All executors are dropped if the model has changed, for example if it was
-    compiled again.
+    compiled again. An executor is dropped if the program has had its step traced anew, as by
+    `make_train_function(force=True)`.
 
     Args:
         model: The model whose steps are run.
@@ -80,7 +78,8 @@ class Graphs:
         self._placement = placement
         self._heartbeat = heartbeat
         self._made: dict[str, Any] = {}
-        self._made_for: tuple[Compiled, Any] | None = None
+        self._made_for: tuple[Any, ...] | None = None
+        self._marks: dict[str, Any] = {}
         self._nesting: set[str] = set()
 
     def has_default(self, step: str) -> bool:
@@ -95,21 +94,15 @@ class Graphs:
 
     @property
     def compiled(self) -> Compiled:
-        """What `compile` and `make_train_function(force=True)` change.
+        """What `compile` and `make_train_function(force=True)` change."""
+        mark = mark_of_function(self._model, "train_step")
+        return Compiled(self._settings(), mark, flags_of(self._model))
 
-        After either of them, the step is traced again, as in Keras.
-        """
-        return self._compiled(self._model.variables)
-
-    def _compiled(self, variables: Sequence[keras.Variable]) -> Compiled:
-        return Compiled(
-            loss_tracker(self._model),
-            self._model.run_eagerly,
-            self._model.jit_compile,
-            getattr(self._model, "optimizer", None),
-            getattr(self._model, "train_function", None),
-            [variable.trainable for variable in variables],
-        )
+    def _settings(self) -> tuple[Any, ...]:
+        """Returns what `compile` changes (`Compiled.settings`)."""
+        model = self._model
+        optimizer = getattr(model, "optimizer", None)
+        return loss_tracker(model), model.run_eagerly, model.jit_compile, optimizer
 
     def returns_nested(self, step: str) -> bool:
         """Returns whether the step has returned a dict with another dict as a value.
@@ -132,6 +125,7 @@ class Graphs:
             step: "train_step" or "test_step".
         """
         self._forget_if_changed()
+        self._forget_if_made_anew(step)
         if step not in self._made:
             self._made[step] = self._execution(step)
         execution: StepExecutor = self._made[step]
@@ -180,6 +174,7 @@ class Graphs:
         changed.
         """
         self._forget_if_changed()
+        self._forget_if_made_anew("predict_step")
         if "predict_step" not in self._made:
             self._made["predict_step"] = (
                 ScheduledPrediction(self._model, self._strategy, self._heartbeat)
@@ -214,17 +209,32 @@ class Graphs:
         or `jit_compile` has another value. Freezing or thawing a layer drops no graph: as in Keras,
         the change takes effect at the next `compile`.
         """
-        variables = self._model.variables  # searched once, since each `train_on_batch` comes here
-        others = (
+        made_for = (
+            self._settings(),
             self._strategy.reduction,
             self._placement.revision,
-            [id(variable) for variable in variables],
+            [id(variable) for variable in self._model.variables],
         )
-        compiled = self._compiled(variables)
-        if self._made_for is not None:
-            before, others_before = self._made_for
-            if others == others_before and not compiled.differs_from(before):
-                return
-        self._made.clear()
-        self._nesting.clear()
-        self._made_for = compiled, others
+        if made_for != self._made_for:
+            self._made.clear()
+            self._nesting.clear()
+            self._made_for = made_for
+
+    def _forget_if_made_anew(self, step: str) -> None:
+        """Drops the graphs of a step if Keras would trace it anew.
+
+        Called before each use of the step. A program asks for it by
+        `make_train_function(force=True)`, or by `train_function = None`. Without graphs, another
+        method in place of one that the step calls is enough.
+
+        Args:
+            step: The name of the step.
+        """
+        mark = mark_of_function(self._model, step)
+        if self._model.run_eagerly:
+            mark = mark, getattr(self._model, step), self._model.compute_metrics
+        if step in self._made and mark != self._marks[step]:
+            del self._made[step]
+            self._made.pop("metrics", None)
+            self._nesting.discard(step)
+        self._marks[step] = mark

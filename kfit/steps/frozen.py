@@ -1,9 +1,10 @@
 """Makes all graphs of a model train the same variables until the next call of `compile`.
 
-In Keras, freezing or thawing a layer takes effect at the next `compile`, because a step that was
-traced does not change. But kfit traces a step several times: for a last batch of another size, when
-a callback watches batches, or on another strategy. So kfit records the `trainable` flags when the
-first graph is traced, and traces each later graph with the recorded flags.
+In Keras, freezing or thawing a layer takes effect at the next `compile` or
+`make_train_function(force=True)`, because a step that was traced does not change. But kfit traces a
+step several times: for a last batch of another size, when a callback watches batches, or on another
+strategy. So kfit records the `trainable` flags when the first graph is traced, and traces each
+later graph with the recorded flags.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import BatchLayout
+from kfit.internals.keras_functions import mark_of_function
 from kfit.internals.layers import all_layers
 from kfit.internals.models import last_compile
 
@@ -32,15 +34,14 @@ class _First:
     """The `trainable` flags that were recorded when the model's first graph was traced.
 
     Attributes:
-        made_for: A value that identifies the `compile` and the variables for which the flags are
-            valid. After a new `compile`, `_made_for` returns another value.
+        made_for: A value that identifies the `compile`, the function of Keras' that it would have
+            traced, and the variables for which the flags are valid. After a new `compile` or
+            `make_train_function(force=True)`, `_made_for` returns another value.
         flags: `trainable` of each layer and variable, by its id.
-        train_function: What Keras' `make_train_function` had made; None if nothing had called it.
     """
 
     made_for: Any
     flags: Flags
-    train_function: Any
 
 
 def trains_as_at_first(model: keras.Model, step: Step) -> Step:
@@ -75,11 +76,7 @@ def remember_trained(model: keras.Model) -> None:
     """
     if not _kept(model) and not model.run_eagerly:
         # Bypasses Keras' attribute tracking, because this value is not a part of the model.
-        object.__setattr__(
-            model,
-            _KEPT,
-            _First(_made_for(model), _flags(model), getattr(model, "train_function", None)),
-        )
+        object.__setattr__(model, _KEPT, _First(_made_for(model), flags_of(model)))
 
 
 def warn_of_thawed(model: keras.Model) -> None:
@@ -88,7 +85,7 @@ def warn_of_thawed(model: keras.Model) -> None:
     Such a change has no effect before the next `compile`. Called at the beginning of training.
     There is no warning if the model runs eagerly, since the change takes effect at once then.
     """
-    first, now = _kept(model), _flags(model)
+    first, now = _kept(model), flags_of(model)
     changed = [] if model.run_eagerly else _changed(model, {**now, **first}, now)
     if not changed:
         return
@@ -114,7 +111,7 @@ class TrainableFlags:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._begun = _flags(model)
+        self._begun = flags_of(model)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the flags that differ from those at the beginning.
@@ -165,19 +162,19 @@ def _by_id(parts: list[Any], flags: list[list[Any]]) -> Flags:
 def _kept(model: keras.Model) -> Flags:
     """Returns the `trainable` flags that are recorded for the model, by the ids of its parts.
 
-    The result is empty if no flags were recorded since the last `compile`, or if the model's
-    variables or its optimizer have been replaced or added to since they were recorded.
+    The result is empty if no flags were recorded since the last `compile` or
+    `make_train_function(force=True)`, or if the model's variables or its optimizer have been
+    replaced or added to since they were recorded.
     """
     first: _First | None = getattr(model, _KEPT, None)
     if first is None or first.made_for != _made_for(model):
         return {}
-    # `make_train_function(force=True)` traces the step again, with the flags of that time.
-    is_made_anew = first.train_function is not getattr(model, "train_function", None)
-    return {} if is_made_anew and first.flags != _flags(model) else first.flags
+    return first.flags
 
 
 def _made_for(model: keras.Model) -> Any:
-    return last_compile(model), [id(variable) for variable in model.variables]
+    variables = [id(variable) for variable in model.variables]
+    return last_compile(model), mark_of_function(model, "train_step"), variables
 
 
 def _parts(model: keras.Model) -> list[Any]:
@@ -185,7 +182,8 @@ def _parts(model: keras.Model) -> list[Any]:
     return [*all_layers(model), *model.variables]
 
 
-def _flags(model: keras.Model) -> Flags:
+def flags_of(model: keras.Model) -> Flags:
+    """Returns `trainable` of each layer and each variable of a model, by its id."""
     return {id(part): part.trainable for part in _parts(model)}
 
 
@@ -195,7 +193,7 @@ def _changed(model: keras.Model, first: Flags, now: Flags) -> list[Any]:
 
 @contextmanager
 def _trained_as(model: keras.Model, first: Flags) -> Iterator[None]:
-    now = _flags(model)
+    now = flags_of(model)
     wanted = {part: first.get(part, trainable) for part, trainable in now.items()}
     if wanted == now:
         yield

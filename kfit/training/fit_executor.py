@@ -1,4 +1,4 @@
-"""The executor of the steps of one `fit`, made anew when a callback has compiled the model."""
+"""The executor of the steps of one `fit`, made anew when a callback has it traced anew."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FitExecutor:
 
     def __call__(self) -> StepExecutor:
         """Returns the executor of the train step as the model is compiled now."""
-        compiled, state = self._ready.graphs.compiled, self._state
+        before, compiled, state = self._compiled, self._ready.graphs.compiled, self._state
         if self._is_saved and state.has_another_schedule and not self._has_warned:
             self._has_warned = True
             warn_user(
@@ -46,8 +46,7 @@ class FitExecutor:
                 "`optimizer.learning_rate`, or split the training into two `fit`s, with the "
                 "schedule set between them."
             )
-        if compiled.differs_from(self._compiled):
-            self._compiled = compiled
+        if compiled.differs_from(before):
             if self._is_saved and state.is_compiled_anew:
                 warn_user(
                     "A callback has compiled the model in the middle of `fit`. Training cannot be "
@@ -56,7 +55,9 @@ class FitExecutor:
                     "with `compile` between them."
                 )
             self._ready.make_ready_again(state.batches, state.validation)
-            self._executor = self._made()
+        elif compiled.train_function == before.train_function:
+            return self._executor
+        self._compiled, self._executor = compiled, self._made()
         return self._executor
 
     def _made(self) -> StepExecutor:

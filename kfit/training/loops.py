@@ -269,12 +269,13 @@ def evaluate(call: Call, batches: Batches) -> Logs:
     Returns:
         The loss and the metrics by name.
     """
-    model, execution = call.model, call.graphs.execution("test_step")
+    model = call.model
     hooks = BatchHooks("test", "stop_evaluating", call.hook)
     model.stop_evaluating = False
     with _reading(call, batches):
         batches.rewind()
     call.hook("on_test_begin")
+    execution = call.graphs.execution("test_step")  # a hook may have it traced anew
     model.reset_metrics()
     with _reading(call, batches):
         batches.on_epoch_begin()
@@ -304,10 +305,11 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
         call: The model, the callbacks and other objects that the loop works with.
         batches: The data.
     """
-    model, heartbeat, prediction = call.model, call.heartbeat, call.graphs.prediction()
+    model, heartbeat = call.model, call.heartbeat
     hooks = BatchHooks("predict", "stop_predicting", call.hook)
     model.stop_predicting = False
     call.hook("on_predict_begin")
+    prediction = call.graphs.prediction()  # a hook may have it traced anew
     pace = call.pace(hooks)
     with _reading(call, batches):
         batches.on_epoch_begin()

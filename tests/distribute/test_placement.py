@@ -128,6 +128,69 @@ def test_what_cannot_be_given_away_is_refused_by_name(tiny: Any) -> None:
     assert ["another thread" in text for text in told] == [True]
 
 
+def test_what_left_its_scope_for_another_trainer_has_left_it_for_all(tiny: Any) -> None:
+    x, y = tiny.data(16)
+    strategy = tiny.strategy(2)
+    in_scope = kfit.Trainer(lambda: sharing_models()[0], strategy)
+    model = in_scope.model
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    with strategy.scope():
+        model.compile(keras.optimizers.SGD(0.2, momentum=0.9), loss)
+    kfit.Trainer(model, "one_device").fit(x, y, **FIXED)
+    model.compile(keras.optimizers.SGD(0.2, momentum=0.9), loss)
+    in_scope.fit(x, y, **FIXED)
+    assert tiny.is_plain(model)
+    model.fit(x, y, **FIXED)  # Keras' own
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_a_hook_compiles_can_be_used_in_the_hook(tiny: Any, replicas: int) -> None:
+    x, y = tiny.data(16)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def program(calls: Any) -> list[Any]:
+        model, _ = sharing_models()
+        results: list[Any] = []
+
+        def call() -> None:
+            if not results:
+                model.compile(keras.optimizers.Adam(0.1), loss, metrics=["accuracy"])
+                results.extend(calls("evaluate", model, x, y, verbose=0))
+                results.extend(calls("train_on_batch", model, x[:8], y[:8]))
+                model.make_train_function()  # Keras would call None
+
+        options = {"epochs": 2, "callbacks": [Calls(call)], **FIXED}
+        history = calls("fit", model, x, y, **options).history
+        assert tiny.is_plain(model)
+        return [*results, *history["loss"], *history["accuracy"][-1:], *model.get_weights()]
+
+    def on_replicas(name: str, model: keras.Model, *args: Any, **options: Any) -> Any:
+        return getattr(trainer_of(model, strategy), name)(*args, **options)
+
+    strategy = tiny.strategy(replicas)
+    expected = program(lambda name, *args, **more: getattr(keras.Model, name)(*args, **more))
+    got = program(on_replicas)
+    assert len(got) == len(expected)
+    for found, wanted in zip(got, expected, strict=True):
+        np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+def test_what_is_compiled_between_predictions_can_be_trained(tiny: Any) -> None:
+    x, y = tiny.data(16)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model, _ = sharing_models()
+    trainer = kfit.Trainer(model, tiny.strategy(2))
+    expected = keras.Model.predict(model, x, verbose=0)
+    predictions = trainer.predict_iter(x, batch_size=8, verbose=0)
+    first = next(predictions)
+    model.compile(keras.optimizers.SGD(0.0), loss)
+    trained = trainer.train_on_batch(x, y)
+    np.testing.assert_allclose([*first, *next(predictions)], expected, atol=1e-5)
+    predictions.close()
+    np.testing.assert_allclose(trained, loss(y, expected), atol=1e-5)
+    assert tiny.is_plain(model)
+
+
 def test_a_bool_of_a_metric_cannot_be_added_up(tiny: Any) -> None:
     class Seen(keras.metrics.Metric):
         def __init__(self) -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.distribute.owned import owned_optimizers
+from kfit.model import trainer_of
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
@@ -232,3 +233,176 @@ def test_results_that_python_computes_are_those_of_now(tiny: Any) -> None:
     for history in seen[1:]:
         for name, values in seen[0].items():
             assert history[name] == pytest.approx(values, rel=1e-4)
+
+
+class Scale(keras.layers.Layer):
+    """Multiplies by a number that a program may change."""
+
+    scale = 1.0
+
+    def call(self, x: Any) -> Any:
+        return x * self.scale
+
+
+def scaled(*layers: keras.layers.Layer) -> tuple[keras.Model, Any]:
+    keras.utils.set_random_seed(1)
+    layer = layers[0] if layers else Scale()
+    model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05), "mse")
+    return model, layer
+
+
+def same_on(tiny: Any, replicas: int, program: Any) -> None:
+    """Runs `program(fit, evaluate, predict)` in Keras and in kfit, and compares what it returns."""
+
+    def calls(name: str) -> Any:
+        def call(model: keras.Model, *args: Any, **options: Any) -> Any:
+            return getattr(trainer_of(model, strategy), name)(*args, **options)
+
+        return call
+
+    names = ("fit", "evaluate", "predict")
+    strategy = tiny.strategy(replicas)
+    expected = program(*(getattr(keras.Model, name) for name in names))
+    got = program(*map(calls, names))
+    assert len(got) == len(expected)
+    for step, (found, wanted) in enumerate(zip(got, expected, strict=True)):
+        np.testing.assert_allclose(found, wanted, atol=1e-5, err_msg=f"result {step}")
+
+
+def force(model: keras.Model) -> None:
+    for kind in ("train", "test", "predict"):
+        getattr(model, f"make_{kind}_function")(force=True)
+
+
+def set_none(model: keras.Model) -> None:
+    model.train_function = model.test_function = model.predict_function = None
+
+
+NUMBERS = np.random.RandomState(0).normal(size=(16, 4)).astype("float32")
+TARGETS = NUMBERS[:, :1] * 2 + 1
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("ask", [force, set_none])
+def test_a_step_is_traced_anew_where_keras_would(tiny: Any, replicas: int, ask: Any) -> None:
+    def program(fit: Any, evaluate: Any, predict: Any) -> list[Any]:
+        model, layer = scaled()
+        results: list[Any] = []
+
+        def run() -> None:
+            results.append(fit(model, NUMBERS, TARGETS, **FIXED).history["loss"])
+            results.append(evaluate(model, NUMBERS, TARGETS, verbose=0))
+            results.append(predict(model, NUMBERS, verbose=0))
+
+        run()
+        layer.scale = 3.0
+        run()  # as before
+        ask(model)
+        run()
+        layer.scale = 1.0
+        run()
+        ask(model)
+        model.fit(NUMBERS, TARGETS, **FIXED)  # Keras' own, also where the others are kfit's
+        run()
+        return results
+
+    same_on(tiny, replicas, program)
+
+
+class Traces(keras.callbacks.Callback):
+    """Changes the scale, and has the steps traced anew, in the middle of a `fit`."""
+
+    def __init__(self, layer: Scale) -> None:
+        super().__init__()
+        self.layer = layer
+        self.epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+        if epoch != 2:  # Keras goes on with the old one
+            self.layer.scale = 1.0 + epoch
+            self.model.make_train_function(force=True)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.layer.scale = 2.0 - self.epoch
+        self.model.make_test_function(force=True)
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        self.layer.scale = 5.0
+        self.model.make_predict_function(force=True)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_hook_may_have_a_step_traced_anew(tiny: Any, replicas: int) -> None:
+    def program(fit: Any, evaluate: Any, predict: Any) -> list[Any]:
+        model, layer = scaled()
+        callback = Traces(layer)
+        options = {"validation_data": (NUMBERS, TARGETS), "validation_batch_size": 8}
+        history = fit(
+            model, NUMBERS, TARGETS, epochs=4, callbacks=[callback], **options, **FIXED
+        ).history
+        layer.scale = 7.0
+        again = fit(model, NUMBERS, TARGETS, **FIXED).history["loss"]
+        predicted = predict(model, NUMBERS, verbose=0)
+        with_hook = predict(model, NUMBERS, verbose=0, callbacks=[callback])
+        return [history["loss"], history["val_loss"], again, predicted, with_hook]
+
+    same_on(tiny, replicas, program)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("ask", [force, set_none])
+def test_a_layer_without_trained_variables_may_be_frozen(
+    tiny: Any, replicas: int, ask: Any
+) -> None:
+    def program(fit: Any, *_: Any) -> list[Any]:
+        options = {"center": False, "scale": False, "synchronized": True}
+        model, layer = scaled(keras.layers.BatchNormalization(**options))
+        first = fit(model, NUMBERS, TARGETS, **FIXED).history["loss"]
+        layer.trainable = False
+        ask(model)
+        second = fit(model, NUMBERS, TARGETS, **FIXED).history["loss"]
+        return [first, second, layer.moving_mean.numpy()]
+
+    same_on(tiny, replicas, program)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("own", [False, True], ids=["forced", "own fit"])
+def test_what_was_traced_anew_before_lets_no_layer_freeze_later(
+    tiny: Any, replicas: int, own: bool
+) -> None:
+    def program(fit: Any, *_: Any) -> list[Any]:
+        model, layer = scaled(keras.layers.Dense(3))
+        fit(model, NUMBERS, TARGETS, **FIXED)
+        if own:
+            model.fit(NUMBERS, TARGETS, **FIXED)
+        else:
+            model.make_train_function(force=True)
+        fit(model, NUMBERS, TARGETS, **FIXED)
+        layer.trainable = False
+        return [fit(model, NUMBERS, TARGETS, **FIXED).history["loss"], layer.kernel.numpy()]
+
+    with pytest.warns(UserWarning, match="`trainable` of 'dense.*' was changed after"):
+        same_on(tiny, replicas, program)
+
+
+@pytest.mark.filterwarnings("ignore:With `run_eagerly=True` kfit cannot read")
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_without_graphs_another_method_is_called_at_once(tiny: Any, replicas: int) -> None:
+    def program(fit: Any, _: Any, predict: Any) -> list[Any]:
+        model, _ = scaled()
+        model.run_eagerly = True
+        results = [predict(model, NUMBERS, verbose=0)]
+        names = list(fit(model, NUMBERS, TARGETS, **FIXED).history)
+        predict_step, compute_metrics = model.predict_step, model.compute_metrics
+        model.predict_step = lambda data: 2 * predict_step(data)
+        model.compute_metrics = lambda *args, **more: {**compute_metrics(*args, **more), "one": 1.0}
+        results.append(predict(model, NUMBERS, verbose=0))
+        history = fit(model, NUMBERS, TARGETS, **FIXED).history
+        assert names == ["loss"]
+        assert history["one"] == [1.0]
+        return [*results, history["loss"]]
+
+    same_on(tiny, replicas, program)

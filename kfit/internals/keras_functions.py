@@ -1,0 +1,104 @@
+"""Tells whether Keras would trace a model's step anew, without having Keras trace it.
+
+Keras keeps the function that it traces for `fit`, `evaluate` or `predict` as an attribute of the
+model, such as `train_function`. A program has a step traced anew by
+`model.make_train_function(force=True)`, or by `model.train_function = None`. kfit does not call
+these functions. It puts a stand-in where Keras would have made one, so that the attribute changes
+when it would change with Keras, and at no other time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+
+from kfit.internals.keras_methods import own_method
+
+_FUNCTIONS = {
+    "train_step": "train_function",
+    "test_step": "test_function",
+    "predict_step": "predict_function",
+}
+"""Where a `keras.Model` keeps the function that it traces of a step; None if there is none yet."""
+
+
+class _StandIn:
+    """Stands for a function of Keras' that is not made yet: Keras makes it at the first call.
+
+    Args:
+        model: The model.
+        name: The name of the model's attribute that holds the function.
+        mark: What `mark_of_function` returns while the stand-in is there. None makes a new mark.
+    """
+
+    def __init__(self, model: keras.Model, name: str, mark: Any = None) -> None:
+        self._model = model
+        self._name = name
+        self.mark = object() if mark is None else mark
+        self.made: Any = None
+
+    def __call__(self, data: Any) -> Any:
+        """Calls the function that Keras makes, when Keras' own `fit` or the like runs."""
+        if self.made is None:
+            getattr(self._model, f"make_{self._name}")(force=True)
+            self.made = getattr(self._model, self._name)
+            setattr(self._model, self._name, self)
+        return self.made(data)
+
+
+def mark_of_function(model: keras.Model, step: str) -> Any:
+    """Returns a value that changes when Keras would trace a step of a model anew.
+
+    If Keras has no function for the step yet, a stand-in is put in its place. A mark keeps no
+    function alive.
+
+    Args:
+        model: The model.
+        step: "train_step", "test_step" or "predict_step".
+    """
+    name = _FUNCTIONS[step]
+    if getattr(model, name, None) is None and _can_stand_in(model, name):
+        setattr(model, name, _StandIn(model, name))
+    return _mark_of(getattr(model, name, None))
+
+
+def _mark_of(function: Any) -> Any:
+    if function is None or isinstance(function, _StandIn):
+        return getattr(function, "mark", None)
+    return weakref.ref(function)
+
+
+def _can_stand_in(model: keras.Model, name: str) -> bool:
+    """Returns whether Keras' own method makes the function; any other may take no `force`."""
+    return own_method(model, f"make_{name}") is None
+
+
+@contextmanager
+def functions_forgotten(model: keras.Model) -> Iterator[None]:
+    """Context after which Keras traces its own functions anew, if it made them in the context.
+
+    A hook may call Keras' own `evaluate`. Keras keeps the function that it traces then, with the
+    copies that each replica has of the metrics' variables during a call of kfit. The marks of the
+    functions (`mark_of_function`) stay what they are.
+
+    Args:
+        model: The model.
+    """
+    before = {name: _made(getattr(model, name, None)) for name in _FUNCTIONS.values()}
+    try:
+        yield
+    finally:
+        for name, made in before.items():
+            function = getattr(model, name, None)
+            if _made(function) is not made and function is not None:
+                stands_in = _can_stand_in(model, name)
+                mark = _mark_of(function)
+                setattr(model, name, _StandIn(model, name, mark) if stands_in else None)
+
+
+def _made(function: Any) -> Any:
+    return function.made if isinstance(function, _StandIn) else function
