@@ -26,6 +26,7 @@ MAY_DELETE = {
     "kfit/user_files/ownership.py": "a file that it has just made",
     "kfit/heartbeat/errors.py": "a file in a folder of the supervisor's own",
     "kfit/heartbeat/unconfirmed_ends.py": "empty files of one name, which a task has recorded",
+    "kfit/remote/call_files.py": "a result in a folder that it has made",
     "kfit/supervisor/heartbeat_files.py": "files in a folder of the supervisor's own",
     "kfit/supervisor/reaper.py": "files in a folder of the supervisor's own",
     "kfit/user_files/replacement.py": "what may be replaced",

@@ -43,6 +43,7 @@ from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.callbacks import (
     ORBAX,
     choose_comparison,
+    leave_writers,
     record_by_count,
     set_counted_batches,
 )
@@ -118,8 +119,10 @@ class CallbackStates:
         self._attributes: dict[int, Attributes] = {}
         self._warned: set[str] = set()
         self._appending: list[tuple[keras.callbacks.CSVLogger, bool, bool]] = []
+        self._boards: list[keras.callbacks.TensorBoard] = []
         for callback in callbacks:
             if isinstance(callback, keras.callbacks.TensorBoard):
+                self._boards.append(callback)
                 mark_events(callback)
             elif isinstance(callback, keras.callbacks.CSVLogger) and is_chief:
                 have_to_itself(callback.filename)
@@ -367,8 +370,11 @@ class CallbackStates:
     def end(self) -> None:
         """Restores the settings of each CSVLogger that `prepare` changed.
 
-        Called when `fit` ends, since the program may use the callbacks again.
+        Called when `fit` ends, since the program may use the callbacks again. If it has failed, the
+        writer of a TensorBoard is still the default one of `tf.summary`, and is given up.
         """
+        for board in self._boards:
+            leave_writers(board)
         while self._appending:
             callback, *settings = self._appending.pop()
             callback.append, callback.append_header = settings

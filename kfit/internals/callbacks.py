@@ -90,6 +90,21 @@ def record_by_count(callback: keras.callbacks.TensorBoard) -> None:
     callback._push_writer(callback._train_writer, callback._global_train_batch)
 
 
+@uses(
+    "keras.callbacks.TensorBoard._pop_writer",
+    "keras.callbacks.TensorBoard._prev_summary_state",
+    because=_EVENTS,
+)
+def leave_writers(callback: keras.callbacks.TensorBoard) -> None:
+    """Lets a TensorBoard callback give up the writer that it has made the default one.
+
+    Keras does so in `on_train_end`, which is not called if training fails. What the program itself
+    writes by `tf.summary` afterwards would go to the callback's file, or nowhere.
+    """
+    while callback._prev_summary_state:
+        callback._pop_writer()
+
+
 @uses("keras.callbacks.TensorBoard._start_batch", because="`profile_batch` has many forms")
 def profiles_batches(callback: keras.callbacks.Callback) -> bool:
     """Returns whether a callback is a TensorBoard that profiles batches."""

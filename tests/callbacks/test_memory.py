@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError
 from kfit.checkpoint.callback_states import _REMEMBERS
@@ -433,3 +434,24 @@ def test_what_hooks_put_into_the_logs_is_in_the_history_of_a_resumed_run(
     history = machine.model.history.history
     assert json.dumps(history["f1"]) == json.dumps(expected["f1"])
     assert history["when"] == [None, *expected["when"][1:]]
+
+
+def test_a_tensorboard_whose_fit_fails_is_not_the_default_writer_any_more(
+    tiny: Any, tmp_path: Any
+) -> None:
+    """Keras leaves its writer in `on_train_end`, which is not called then."""
+
+    def fail(batch: int, logs: Any) -> None:
+        raise ZeroDivisionError
+
+    board = keras.callbacks.TensorBoard(tmp_path / "keras", update_freq=2)
+    with pytest.raises(ZeroDivisionError):
+        kfit.fit(
+            tiny.model(),
+            *tiny.data(20),
+            strategy="one_device",
+            verbose=0,
+            callbacks=[board, keras.callbacks.LambdaCallback(on_train_batch_end=fail)],
+        )
+    with tf.summary.create_file_writer(str(tmp_path / "own")).as_default(step=1):
+        assert tf.summary.scalar("own", 1.0)

@@ -840,7 +840,7 @@ def heard(task: Task) -> Result:
     port = int(current_cluster().address.rpartition(":")[2])
     devices = []
     for descriptor in loopback._listening():
-        with loopback._opened(descriptor) as listener:
+        with loopback._borrowed(descriptor) as listener:
             if listener.getsockname()[1] == port:
                 device = listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
                 devices.append(device.rstrip(b"\0").decode())
