@@ -45,7 +45,6 @@ from kfit.commands.program import (
 )
 from kfit.commands.server import add_server
 from kfit.commands.verify import add_verify
-from kfit.heartbeat.errors import RESTARTS
 from kfit.lazy import closest_name
 from kfit.supervisor.signals import exit_codes_kept
 
@@ -366,8 +365,6 @@ def _run(arguments: argparse.Namespace) -> int:
             )
         environ.update(KFIT_CPUS=str(cpus), CUDA_VISIBLE_DEVICES="-1")
         program = (sys.executable, _RUN_SCRIPT, *options, *words)
-    if max_restarts:
-        environ[RESTARTS] = str(max_restarts)
     if start_timeout is not None:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
     if arguments.log_format not in (None, "text", "json"):

@@ -381,7 +381,7 @@ class Ring:
             return self._parted()
         peer = self._neighbours()
         advice = "A worker that ends or fails ends the exchange for all: see what it printed."
-        if not os.environ.get(RESTARTS):
+        if os.environ.get(RESTARTS, "") in ("", "0"):
             advice += (
                 " With `kfit run --max-restarts N` on every host, all of them start again and "
                 "resume."

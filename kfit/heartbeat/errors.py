@@ -40,7 +40,7 @@ _CERTAIN_WORDS = (*_CONSEQUENCE_WORDS, "coordination service", "failed to connec
 NOT_THE_SAME = "The workers do not do the same"
 """Words of an `ExchangeError` that no other task's failure has caused: all of them are to blame."""
 RESTARTS = "KFIT_RESTARTS"
-"""The environment variable that `kfit run` sets if it starts failed tasks again."""
+"""The environment variable with how often in a row failed tasks are started again."""
 _LONGEST = 500
 _MORE = " ..."
 

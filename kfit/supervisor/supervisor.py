@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, TextIO
 
 from kfit.argument_checks import check_seconds
+from kfit.heartbeat.errors import RESTARTS
 from kfit.supervisor.activity import activity
 from kfit.supervisor.backend import Backend, LocalBackend, Plan, Start, WatchedTasks
 from kfit.supervisor.events import Events
@@ -70,6 +71,7 @@ class Supervisor:
     - KFIT_RUN, an identifier of the run;
     - KFIT_GENERATION, the number of the generation, from 0;
     - KFIT_REACHED, the last step of each earlier generation, separated by commas;
+    - KFIT_RESTARTS, `max_restarts`;
     - KFIT_SEED, a random number, unless the command sets it;
     - KFIT_HEARTBEAT, the path of the file in which the task reports its progress (see
       `kfit.heartbeat`);
@@ -168,7 +170,8 @@ class Supervisor:
             self._backend.opened(self._output, self._events.put) as start,
             signals_to(self._events.put),
         ):
-            identity, restarts = _Identity.drawn(), Restarts(self._max_restarts)
+            restarts = Restarts(self._max_restarts)
+            identity = _Identity.drawn(self._max_restarts)
             policy = SupervisorPolicy(
                 lambda number: self._start(start, number, identity, restarts.reached),
                 restarts=restarts,
@@ -303,14 +306,16 @@ class _Identity:
     Attributes:
         run: A random identifier of the run.
         seed: A random number, the seed of all tasks.
+        restarts: How often in a row the tasks are restarted.
     """
 
     run: str
     seed: int
+    restarts: int
 
     @classmethod
-    def drawn(cls) -> _Identity:
-        return cls(uuid.uuid4().hex, random.SystemRandom().getrandbits(31))
+    def drawn(cls, restarts: int) -> _Identity:
+        return cls(uuid.uuid4().hex, random.SystemRandom().getrandbits(31), restarts)
 
     def added_to(self, env: Mapping[str, str], generation: int, reached: str) -> dict[str, str]:
         """Returns `env` with the variables of this run, such as KFIT_RUN, for one of its tasks."""
@@ -319,5 +324,6 @@ class _Identity:
             **env,
             "KFIT_RUN": self.run,
             "KFIT_GENERATION": str(generation),
+            RESTARTS: str(self.restarts),
             REACHED: reached,
         }
