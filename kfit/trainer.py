@@ -159,6 +159,8 @@ class Trainer:
         _check_model(model)
         if seed is not None and not is_integer(seed):
             raise ValueError(f"`seed` must be an integer or None. Received: {seed!r}")
+        if seed is not None and not -(1 << 63) <= seed < 1 << 63:
+            raise ValueError(f"`seed` must be a number of 64 bits. Received: {seed!r}")
         self._strategy = as_strategy(strategy, model, devices)
         self._is_chosen = isinstance(strategy, str) and strategy == "auto"
         check_scope(self._strategy)

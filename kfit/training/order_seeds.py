@@ -14,6 +14,7 @@ from kfit.internals.eager_random import generator_of_seeds
 
 _STRIDE = 0x9E3779B1
 """The difference of the seeds of two successive `fit`s."""
+_HALF = 1 << 63
 
 
 @dataclass
@@ -62,7 +63,8 @@ class OrderSeeds:
             self._follow_the_program()
         assert self._base is not None
         self._count.fits += 1
-        return self._base + (self._count.fits - 1) * _STRIDE
+        seed = self._base + (self._count.fits - 1) * _STRIDE
+        return (seed + _HALF) % (2 * _HALF) - _HALF  # of 64 bits, as TensorFlow needs it
 
     def begin_anew(self) -> None:
         """Gives the next `fit` the seed of the first one, as after a restart of the program."""

@@ -82,3 +82,10 @@ def test_a_verification_leaves_the_orders_as_they_are(model: Any, tiny: Any) -> 
             trainer.verify(X, X, replicas=2, steps=2)
         found.append(first_of(trainer.fit))
     assert found[0] == found[1]
+
+
+def test_seeds_have_64_bits(model: Any, tiny: Any) -> None:
+    trainer = kfit.Trainer(model, tiny.strategy(1), seed=2**63 - 1)
+    assert first_of(trainer.fit) != first_of(trainer.fit)
+    with pytest.raises(ValueError, match="`seed` must be a number of 64 bits"):
+        kfit.Trainer(model, tiny.strategy(1), seed=2**63)
