@@ -109,7 +109,7 @@ def _check_keywords(
         TypeError: If there is an argument that the function does not have.
     """
     name = declared.__name__
-    known = {*inspect.signature(declared).parameters, "devices"}
+    known = (*_parameters_of(declared), "devices")
     unknown = next((each for each in given if each not in known), None)
     if unknown is not None and own_method(model, name) is None:
         raise TypeError(f"{name}() got an unexpected keyword argument {unknown!r}")
@@ -500,11 +500,16 @@ def _check_names(method: str, given: Mapping[str, Any]) -> None:
             raise TypeError(f"model.{method}() got an unexpected keyword argument {name!r}{hint}")
 
 
-@cache
 def _arguments_of(method: str) -> list[str]:
     """Returns the names of the arguments that a method of Keras takes while kfit is installed."""
-    names = [*inspect.signature(getattr(Trainer, method)).parameters][1:]
+    _, *names = _parameters_of(getattr(Trainer, method))
     return names + ["strategy"] * (method in _TAKES_STRATEGY)
+
+
+@cache
+def _parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Returns the names of a function's parameters; each call of kfit and Keras asks for them."""
+    return tuple(inspect.signature(function).parameters)
 
 
 @for_user

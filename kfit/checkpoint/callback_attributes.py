@@ -59,9 +59,14 @@ def attributes_of(
     return Attributes(callback, looks, foreign)
 
 
-def is_of_library(defined: Any) -> bool:
-    """Returns whether a class or a method is defined by Keras, kfit or, as `object`, by Python."""
-    return defined is object or defined.__module__.partition(".")[0] in ("keras", "kfit")
+def is_of_library(defined: Any, libraries: Container[str] = ("keras", "kfit")) -> bool:
+    """Returns whether a class or a method is defined by a library or, as `object`, by Python.
+
+    Args:
+        defined: The class or method.
+        libraries: The names of the packages that count.
+    """
+    return defined is object or defined.__module__.partition(".")[0] in libraries
 
 
 def _is_given(value: Any, callback: keras.callbacks.Callback) -> bool:

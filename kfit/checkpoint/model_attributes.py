@@ -22,7 +22,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.checkpoint.callback_attributes import names_used_by
+from kfit.checkpoint.callback_attributes import is_of_library, names_used_by
 from kfit.checkpoint.state import belongings
 from kfit.distribute.owned import owned_metrics, owned_optimizers
 from kfit.heartbeat.tracebacks import warn_user
@@ -143,16 +143,13 @@ def _looks(part: Any) -> Callable[[str], bool] | None:
     None if no code of the program runs in the object.
     """
     kinds = type(part).__mro__
-    own = [kind for kind in kinds if not _is_known(kind)]
+    own = [kind for kind in kinds if not is_of_library(kind, _LIBRARIES)]
     given = {name for name, value in vars(part).items() if is_own(value, part)}
     if is_function(part) or not own:
         return given.__contains__ if given or names_in(part) else None
     named = {name for kind in own for name in names_used_by(kind)}
-    of_bases = {name for kind in kinds if _is_known(kind) for name in names_used_by(kind)} - named
+    bases = (kind for kind in kinds if is_of_library(kind, _LIBRARIES))
+    of_bases = {name for kind in bases for name in names_used_by(kind)} - named
     left_out = (of_bases - given) | _OF_TRAINING
     # TensorFlow and kfit set attributes of layers that no class names.
     return lambda name: name not in left_out and not name.startswith(("_self_", "_kfit_"))
-
-
-def _is_known(kind: type) -> bool:
-    return kind is object or kind.__module__.partition(".")[0] in _LIBRARIES

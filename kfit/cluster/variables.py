@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from kfit.lazy import closest_name
 
 _PREFIX = "KFIT_"
+VERIFY = "KFIT_VERIFY"
+"""The variable that tells the process of a script what `kfit verify` is to verify, as JSON."""
 FOR_USERS = frozenset(
     {
         "KFIT_ALLOCATOR",
@@ -34,7 +36,7 @@ OF_TASKS = frozenset(
         "KFIT_RUN",
         "KFIT_STARTED_BY",
         "KFIT_TERMINAL_WIDTH",
-        "KFIT_VERIFY",
+        VERIFY,
     }
 )
 """The variables that kfit itself sets, for its tasks and its tests."""

@@ -18,8 +18,9 @@ from itertools import islice
 from typing import Any, NoReturn
 
 import kfit
+from kfit.cluster.variables import VERIFY
 from kfit.commands.replaced_fit import replaced_fit
-from kfit.commands.verify import COULD_NOT_RUN, SETTINGS
+from kfit.commands.verify import COULD_NOT_RUN
 from kfit.heartbeat.tracebacks import of_user
 
 _MOST = 64
@@ -35,7 +36,7 @@ def verify_first_fit() -> None:
     from kfit.distribute.devices import split_cpu
     from kfit.trainer import Trainer
 
-    settings = json.loads(os.environ.pop(SETTINGS))
+    settings = json.loads(os.environ.pop(VERIFY))
     if len(tf.config.list_physical_devices("GPU")) < settings["replicas"]:
         split_cpu(settings["replicas"], "--replicas")
     stdout = os.dup(1)

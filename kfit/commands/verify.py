@@ -16,12 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kfit.argument_checks import CommandError
+from kfit.cluster.variables import VERIFY
 from kfit.commands.program import add_program, name_of_program, note_options_of_the_script
 from kfit.supervisor.passed_output import Channel, pass_on
 from kfit.supervisor.signals import signal_name, signals_to
 
-SETTINGS = "KFIT_VERIFY"
-"""The environment variable that tells the process of the script what to verify, as JSON."""
 COULD_NOT_RUN = 2
 _GRACE = 5.0
 """Seconds from a signal until the process of the script is killed."""
@@ -92,7 +91,7 @@ def _run(command: list[str], settings: dict[str, Any]) -> int:
         environ = {
             **os.environ,
             "KFIT_CLUSTER": "none",
-            SETTINGS: json.dumps({**settings, "pipe": theirs}),
+            VERIFY: json.dumps({**settings, "pipe": theirs}),
         }
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         ended = _wait(command, environ, theirs, signals)

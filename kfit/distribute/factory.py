@@ -16,6 +16,7 @@ import tensorflow as tf
 from kfit.cluster.cluster import Cluster
 from kfit.cluster.resolvers import cluster_source, current_cluster, workers_listed
 from kfit.cluster.tpu_address import find_tpu
+from kfit.cluster.variables import VERIFY
 from kfit.distribute.collective_keys import with_keys_of_its_own
 from kfit.distribute.devices import CPUS, how_to_split
 from kfit.distribute.mirrored import Mirrored
@@ -38,10 +39,6 @@ _BY_DEVICE = {
     "cuda": Mirrored.name,
 }
 """The strategies that are probably meant by names that are none."""
-
-VERIFY = "KFIT_VERIFY"
-"""The environment variable of a script under `kfit verify`, which compares two strategies of its
-own, whatever the script has chosen (`kfit/commands/verify.py`)."""
 
 
 def as_strategy(
@@ -179,7 +176,8 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
 def tell_choice(line: str) -> None:
     """Prints what `explain_choice` has returned, unless the same line was printed last.
 
-    Under `kfit verify` nothing is printed.
+    Under `kfit verify` nothing is printed: it compares two strategies of its own, whatever the
+    script has chosen.
 
     A program may make many trainers, one for each model of a GAN or each cell of a notebook.
     """

@@ -25,7 +25,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -420,7 +420,7 @@ class Ring:
         return self._names[(self._index + distance) % len(self._names)]
 
 
-def _say_farewell(reference: weakref.ref[Ring]) -> None:
+def _say_farewell(reference: Callable[[], Ring | None]) -> None:
     """Says farewell at the end of the process, unless an error ends it."""
     ring = reference()
     if ring is not None and getattr(sys, "last_value", None) is None:

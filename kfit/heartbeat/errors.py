@@ -101,6 +101,11 @@ def reason_of(error: BaseException) -> str:
     return inner[1] if inner else _short_summary_of(error)
 
 
+def told_as_consequence(error: BaseException) -> str:
+    """Returns the line that a task prints for an error that another task's failure has caused."""
+    return f"kfit: this task fails because another one has: {reason_of(error)}"
+
+
 def _short_summary_of(error: BaseException) -> str:
     text = summary_of(error)
     if len(text) <= _LONGEST:

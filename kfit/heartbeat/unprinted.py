@@ -15,7 +15,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
 
-from kfit.heartbeat.errors import NOT_THE_SAME, is_surely_consequence, reason_of
+from kfit.heartbeat.errors import (
+    NOT_THE_SAME,
+    is_surely_consequence,
+    reason_of,
+    told_as_consequence,
+)
 from kfit.heartbeat.summaries import message_of, summary_of
 
 
@@ -60,8 +65,7 @@ def in_short(
     elif is_surely_consequence(error):
         reason = reason_of(error)
         is_own = NOT_THE_SAME in reason
-        told = f"failed{_at(traceback)}" if is_own else "this task fails because another one has"
-        short = f"kfit: {told}: {reason}"
+        short = f"kfit: failed{_at(traceback)}: {reason}" if is_own else told_as_consequence(error)
     else:
         summary = summary_of(error)
         first = _summary_of_first(heartbeat, _place(error, traceback), summary)

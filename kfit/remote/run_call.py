@@ -85,7 +85,7 @@ def _note(
     import traceback
 
     from kfit.heartbeat import Heartbeat
-    from kfit.heartbeat.errors import is_consequence, reason_of
+    from kfit.heartbeat.errors import is_consequence, told_as_consequence
     from kfit.heartbeat.summaries import summary_of
     from kfit.remote.call_files import ErrorRecord
 
@@ -111,7 +111,7 @@ def _note(
     )
     if call_files.settings().loud:
         if is_consequence(error):
-            shown = f"kfit: this task fails because another one has: {reason_of(error)}"
+            shown = told_as_consequence(error)
         print(shown, file=sys.stderr, flush=True)
     return 1
 

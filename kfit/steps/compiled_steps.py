@@ -15,7 +15,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
 from kfit.heartbeat import Heartbeat
 from kfit.internals.keras_functions import mark_of_function
-from kfit.internals.models import loss_tracker
+from kfit.internals.models import last_compile
 from kfit.steps.async_execution import ScheduledExecution, ScheduledPrediction
 from kfit.steps.execution import Execution, StepExecutor
 from kfit.steps.frozen import Flags, flags_of
@@ -27,9 +27,8 @@ class Compiled(NamedTuple):
     """What shows that a model was compiled again, to be compared with the same of another time.
 
     Attributes:
-        settings: What `compile` changes: the metric by which Keras logs the loss, which is private,
-            `run_eagerly`, `jit_compile`, and the optimizer. `compile` makes a new metric; no public
-            attribute shows that the model was compiled again.
+        settings: What tells one `compile` from another (`last_compile`), `run_eagerly` and
+            `jit_compile`.
         train_function: The mark of the function that Keras would have traced of the train step.
         flags: `trainable` of each layer and each variable, by its id.
     """
@@ -101,8 +100,7 @@ class Graphs:
     def _settings(self) -> tuple[Any, ...]:
         """Returns what `compile` changes (`Compiled.settings`)."""
         model = self._model
-        optimizer = getattr(model, "optimizer", None)
-        return loss_tracker(model), model.run_eagerly, model.jit_compile, optimizer
+        return last_compile(model), model.run_eagerly, model.jit_compile
 
     def returns_nested(self, step: str) -> bool:
         """Returns whether the step has returned a dict with another dict as a value.
