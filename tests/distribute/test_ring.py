@@ -164,7 +164,7 @@ def test_only_a_program_that_no_error_ends_says_farewell(monkeypatch: pytest.Mon
         rings[1].close()
         (raised,) = sums_of(rings[:1], [[np.ones(9)]])
         assert ("has ended its program" in str(raised)) == (error is None)
-    _say_farewell(lambda: None)  # type: ignore[arg-type]
+    _say_farewell(lambda: None)
 
 
 def test_restarts_are_not_recommended_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:

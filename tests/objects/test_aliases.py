@@ -1,8 +1,7 @@
 """Places that had one value when it was saved have one after a resume, and others have not."""
 
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,8 @@ import pytest
 
 from kfit.objects import Attributes
 from kfit.objects.aliases import aliases_in, is_mutable, parts_of, value_at
+
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 class Owner:
@@ -67,13 +68,6 @@ def seen(owner: Any) -> Any:
 CHANGES: list[Callable[[Any], None]] = [
     *(append_row, unchanged_list, between_values, array, as_before, apart, one_apart)
 ]
-
-
-@pytest.fixture(autouse=True)
-def no_warning() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 @pytest.mark.parametrize("kind", [Owner, Reordered])

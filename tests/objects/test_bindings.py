@@ -1,7 +1,6 @@
 """Objects that a program puts into other places, or takes away, are so after a resume, too."""
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,8 @@ import pytest
 
 from kfit.objects import Attributes, entries
 from kfit.objects.bindings import Bindings
+
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 class Phase:
@@ -25,7 +26,8 @@ class Phase:
 class Owner:
     def __init__(self) -> None:
         self.phase = self.warm = Phase("warm")
-        self.main, self.late = Phase("main"), None
+        self.main = Phase("main")
+        self.late: Phase | None = None
         self.rng, self.other = np.random.default_rng(1), np.random.default_rng(2)
         self.drawn = [np.random.default_rng(seed) for seed in range(3)]
         self.free: list[Any] = []
@@ -78,7 +80,7 @@ def swap(owner: Owner) -> None:
 
 
 def take_late(owner: Owner) -> None:
-    owner.late = owner.pair[1]  # type: ignore[assignment]
+    owner.late = owner.pair[1]
     owner.pair[1].steps += 1
 
 
@@ -104,13 +106,6 @@ def delete(owner: Owner) -> None:
 CHANGES: list[Callable[[Any], None]] = [
     *(rebind, swap, take_late, share_generator, pop_generator, keep_generator, delete)
 ]
-
-
-@pytest.fixture(autouse=True)
-def no_warning() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 @pytest.mark.parametrize("kind", [Owner, Reordered])
@@ -152,7 +147,7 @@ def test_what_was_put_back_within_an_epoch_is_not_moved() -> None:
 
 def test_a_new_object_is_told_if_the_one_before_it_is_kept() -> None:
     def kept(owner: Owner) -> None:
-        owner.late, owner.main = owner.main, Phase("new")  # type: ignore[assignment]
+        owner.late, owner.main = owner.main, Phase("new")
 
     def is_shared(owner: Owner) -> None:
         owner.phase = Phase("new")

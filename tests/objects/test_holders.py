@@ -22,9 +22,10 @@ from kfit.objects.holders import bind, has, items_of, put, unbind
     ],
 )
 def test_a_value_is_set_in_place(inside: Any, value: Any) -> None:
-    for holder, key in (({"a": inside}, "a"), ([inside], 0), ((inside,), 0)):
+    holders: tuple[tuple[Any, Any], ...] = (({"a": inside}, "a"), ([inside], 0), ((inside,), 0))
+    for holder, key in holders:
         assert put(holder, key, value)
-        assert holder[key] is inside  # type: ignore[index]
+        assert holder[key] is inside
         assert str(inside) == str(value)
 
 

@@ -63,7 +63,8 @@ def test_a_state_without_a_seed_is_that_of_an_earlier_version() -> None:
     made.spawn(2)
     give(other, encode(made.bit_generator.state))
     assert other.random() == made.random()
-    assert other.bit_generator.seed_seq.n_children_spawned == 0  # type: ignore[attr-defined]
+    sequence: Any = other.bit_generator.seed_seq
+    assert sequence.n_children_spawned == 0
 
 
 @pytest.mark.parametrize("name", ["entropy", "spawn_key", "n_children_spawned"])

@@ -243,7 +243,7 @@ def test_arguments_of_the_other_methods(tiny: Any) -> None:
     with pytest.raises(ValueError, match="`x` must hold at least one array"):
         trainer.predict([None], verbose=0)
     with pytest.raises(ValueError, match=r"takes no `y`.* Received: an array of shape \(8,\)$"):
-        trainer.predict(X, Y)  # type: ignore[arg-type]
+        trainer.predict(X, Y)  # type: ignore[arg-type]  # the mistake that is meant
 
 
 @pytest.mark.parametrize("call", ["fit", "evaluate", "predict", "train_on_batch"])
