@@ -8,7 +8,6 @@ single batches. With `run_eagerly`, or `tf.config.run_functions_eagerly(True)`, 
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -145,7 +144,6 @@ class Execution:
         self._called_graphs: set[tuple[BatchLayout, Build]] = set()
         self._concrete: list[Any] = []
         self._look: Callable[[Any], None] | None = None
-        self._last: tuple[Any, Build, Any] | None = None
         self.times_input = False
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
@@ -283,29 +281,24 @@ class Execution:
         Returns:
             What the graph returns: the result of `build`.
         """
-        if self._last is not None:
-            known, built, graph = self._last
-            if known() is segment and built == build:
-                return graph(*arguments)
+        if (graph := self._graphs.latest(build, segment)) is not None:
+            return graph(*arguments)
         if (segment.layout, build) in self._called_graphs:
-            graph = self._graph(build, segment)
+            graph = self._graph(build, segment).get_concrete_function(*arguments)
             called = graph(*arguments)
         else:
             with self._heartbeat.phase(Phase.TRACING):
-                graph, concrete = self._traced(build, segment, *arguments)
-                self._concrete.append(concrete)
+                graph = self._traced(build, segment, *arguments)
+                self._concrete.append(graph)
                 if self._look is not None:
-                    self._look(concrete.graph)
+                    self._look(graph.graph)
                 called = graph(*arguments)
             self._called_graphs.add((segment.layout, build))
             keep_freed_memory()  # TensorFlow has set glibc's thresholds by now
-        if segment.iterator is not None:
-            # All elements of a segment have the same shapes, so later calls need no shape check.
-            graph = graph.get_concrete_function(*arguments)
-            self._last = weakref.ref(segment), build, graph
+        self._graphs.remember(build, segment, graph)
         return called
 
-    def _traced(self, build: Build, segment: Segment, *arguments: Any) -> tuple[Any, Any]:
+    def _traced(self, build: Build, segment: Segment, *arguments: Any) -> Any:
         """Traces the graph of the method `build`, without running it.
 
         Some steps change gradients before they pass them to the optimizer. For such a step, the
@@ -319,15 +312,14 @@ class Execution:
             *arguments: As for `_called`.
 
         Returns:
-            The graph, as a `tf.function` and as a concrete function.
+            The graph, as a concrete function.
         """
         try:
-            graph = self._graph(build, segment)
-            return graph, graph.get_concrete_function(*arguments)
+            return self._graph(build, segment).get_concrete_function(*arguments)
         except ChangedGradientsError:
             # The earlier graphs sum late, too. They are traced again when they are called.
             self._gradient_sums.early = True
-            self._graphs, self._last = GraphsBySize(self._strategy), None
+            self._graphs = GraphsBySize(self._strategy)
             self._called_graphs.clear()
             self._concrete.clear()
             return self._traced(build, segment, *arguments)

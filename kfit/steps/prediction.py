@@ -80,7 +80,7 @@ class Prediction:
         self._called.add(call)
         with self._strategy.scope(), traces:
             if segment.iterator is None:
-                return 1, [self._outputs(segment.element, segment.layout)]
+                return 1, [self._outputs(segment)]
             stream = self._stream(segment) if steps > 1 else None
             if stream is None:
                 return self._one_by_one(segment, steps)
@@ -90,19 +90,29 @@ class Prediction:
     def _one_by_one(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
         batches: list[Any] = []
         while len(batches) < steps and (element := segment.next_element()) is not None:
-            batches.append(self._outputs(element, segment.layout))
+            batches.append(self._outputs(Segment(segment.layout, 1, element=element)))
         return len(batches), batches
 
-    def _outputs(self, element: Any, layout: BatchLayout) -> Any:
+    def _outputs(self, segment: Segment) -> Any:
+        """Returns the outputs of the only batch of a segment."""
         if self._model.run_eagerly:
-            outputs = self._batch(layout, element)
+            outputs = self._batch(segment.layout, segment.element)
         else:
-            outputs = self._graphs.find(layout, self._batch)(element)
+            outputs = self._graph(segment)(segment.element)
         if self._strategy.num_workers == 1:
             return outputs
         # Done eagerly, because in a graph TensorFlow's collectives need the same shape in all
         # steps.
         return keras.tree.map_structure(self._with_rows_of_other_workers, outputs)
+
+    def _graph(self, segment: Segment) -> Any:
+        """Returns the graph for the only batch of a segment."""
+        graph = self._graphs.latest(self._batch, segment)
+        if graph is None:
+            found = self._graphs.find(segment.layout, self._batch)
+            graph = found.get_concrete_function(segment.element)
+            self._graphs.remember(self._batch, segment, graph)
+        return graph
 
     def _stream(self, segment: Segment) -> Any:
         """Returns a graph that predicts many batches in one call, or None if that is not possible.

@@ -5,8 +5,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kfit
+from kfit.distribute.one_device import OneDevice
+from kfit.inputs import BatchLayout, Segment
+from kfit.steps.tracing import GraphsBySize
 
 
 class Counting(keras.layers.Layer):
@@ -87,3 +91,49 @@ def test_batches_of_many_sizes_train_with_a_backup(tmp_path: Any) -> None:
         backup = kfit.callbacks.BackupAndRestore(tmp_path / str(size))
         history = trainer.fit(x, y, batch_size=size, verbose=0, callbacks=[backup])
         assert np.isfinite(history.history["loss"]).all()
+
+
+def segment_of(layout: BatchLayout, *arrays: Any) -> Segment:
+    return Segment(layout, 1, element=tuple(map(tf.constant, arrays)))
+
+
+def test_the_graph_of_the_latest_call_serves_batches_of_the_same_form_only() -> None:
+    graphs, build, layout = GraphsBySize(OneDevice()), print, BatchLayout(template=None)
+    one = segment_of(layout, np.zeros((4, 2), "float32"), np.zeros(4, "int64"))
+    assert graphs.latest(build, one) is None
+    graphs.remember(build, one, "graph")
+    same = segment_of(layout, np.ones((4, 2), "float32"), np.ones(4, "int64"))
+    assert graphs.latest(build, same) == "graph"
+    for other in (
+        segment_of(layout, np.zeros((5, 2), "float32"), np.zeros(5, "int64")),
+        segment_of(layout, np.zeros((4, 2), "float64"), np.zeros(4, "int64")),
+        segment_of(layout, np.zeros((4, 2), "float32")),
+        segment_of(BatchLayout(per_replica=True), *one.element),
+        Segment(layout, 1, element={"x": one.element[0]}),
+        Segment(layout, None, iterator=iter(tf.data.Dataset.range(2))),
+    ):
+        assert graphs.latest(build, other) is None
+    assert graphs.latest(len, same) is None  # the graph of another function
+
+
+def test_the_graph_of_the_latest_call_serves_the_segment_of_an_iterator() -> None:
+    graphs, build, layout = GraphsBySize(OneDevice()), print, BatchLayout()
+    one, other = (Segment(layout, None, iter(tf.data.Dataset.range(2))) for _ in range(2))
+    graphs.remember(build, one, "graph")
+    assert graphs.latest(build, one) == "graph"
+    assert graphs.latest(build, other) is None
+    graphs.remember(build, Segment(layout, 1, element={"x": tf.zeros(2)}), "another")
+    assert graphs.latest(build, one) == "graph", "other forms are not kept"
+
+
+def test_batches_of_alternating_sizes_and_dtypes_are_trained_as_keras_does() -> None:
+    x, y, _ = data(8)
+    batches = [(x, y), (x[:5], y[:5]), (x.astype("float64"), y), (x[:3], y[:3]), (x, y)]
+    ours, theirs = kfit.Trainer(made(), "one_device"), made()
+    for _ in range(2):
+        for batch in batches:
+            for name in ("train_on_batch", "test_on_batch"):
+                expected = getattr(theirs, name)(*batch)
+                np.testing.assert_allclose(getattr(ours, name)(*batch), expected, rtol=1e-5)
+            predicted = ours.predict_on_batch(batch[0])
+            np.testing.assert_allclose(predicted, theirs.predict_on_batch(batch[0]), rtol=1e-4)
