@@ -118,7 +118,7 @@ def test_a_kill_in_a_save_of_one_process(tmp_path: Path) -> None:
     assert check_files(tmp_path / "run", tmp_path / "tmp") == []
     assert mark_of(tmp_path, Site.BEFORE_RENAME).exists()
     first, second = run.attempts
-    assert "kfit: worker 0 was killed by SIGKILL" in first.text
+    assert "kfit: everything.py was killed by SIGKILL" in first.text
     assert second.resumed_at == 10  # the snapshot of step 15 was not complete
 
 

@@ -18,6 +18,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NoReturn
 
@@ -41,6 +42,7 @@ from kfit.commands.program import (
     check_is_script,
     check_module,
     name_of_program,
+    named_task,
     note_options_of_the_script,
 )
 from kfit.commands.server import add_server
@@ -403,6 +405,8 @@ def _run(arguments: argparse.Namespace) -> int:
                 ps=ps or 0,
                 evaluator=arguments.evaluator,
             )
+            if len(commands) == 1:
+                return [replace(commands[0], name=named_task(words))]
             # The other tasks can continue without these, so each gets a supervisor of its own.
             apart = ("evaluator", "worker") if ps else ("evaluator",)
             return [look_after(c) if c.name.startswith(apart) else c for c in commands]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from kfit.argument_checks import CommandError
+from kfit.cluster.printable import printable
 from kfit.lazy import closest_name
 
 
@@ -118,3 +119,12 @@ def note_options_of_the_script(words: Sequence[str], options: Sequence[str], com
 def name_of_program(words: Sequence[str]) -> str:
     """Returns the script or module among the words with which Python runs it."""
     return words[1] if words[0] == "-m" else words[0]
+
+
+def named_task(words: Sequence[str]) -> str:
+    """Returns the name of the only task of a run: that of its script without the folder.
+
+    Args:
+        words: The words with which Python runs the script or module.
+    """
+    return printable(os.path.basename(name_of_program(words)))

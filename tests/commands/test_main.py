@@ -238,6 +238,16 @@ def test_exit_code_and_report(script: Path) -> None:
     assert "bad news" in done.stderr
 
 
+def test_a_single_program_is_called_by_its_name(script: Path, tmp_path: Path) -> None:
+    script.write_text("raise SystemExit(9)")
+    done = kfit("run", "--log-dir", str(tmp_path / "logs"), str(script))
+    assert done.returncode == 9
+    assert done.stderr == f"kfit: error: {script.name} ended with exit code 9\n"
+    assert [log.name for log in (tmp_path / "logs").iterdir()] == [f"{script.name}.log"]
+    done = kfit("run", "-m", script.stem, cwd=script.parent)
+    assert done.stderr == f"kfit: error: {script.stem} ended with exit code 9\n"
+
+
 def test_sigterm_reaches_the_workers(script: Path) -> None:
     script.write_text("import time; print('ready', flush=True); time.sleep(600)")
     with subprocess.Popen(
