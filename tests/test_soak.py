@@ -30,6 +30,9 @@ WORKERS, PS = KINDS["workers"], KINDS["ps"]
 KILLED = "kfit: worker 1 was killed by SIGKILL at step 40; stopping worker 0\n"
 RESTART = "kfit: attempt 2 starts in 0.3 s (restart 1 of 100)\n"
 RESUMED = "[worker 0] kfit: going on from backup, step 30\n"
+FINISHED = (
+    "[worker 0] kfit: nothing to do: the first `fit` was finished in backup (step 30). To go on\n"
+)
 ENDED = "[worker 0] DIGEST ab EPOCHS 2\n[worker 1] DIGEST ab EPOCHS 2\n"
 
 
@@ -60,6 +63,8 @@ def judged(one: Life, committed: set[int] = frozenset({30})) -> list[str]:  # ty
 
 def test_a_restart_after_a_fault_is_no_violation() -> None:
     assert judged(life(KILLED + RESTART + RESUMED + ENDED, kill())) == []
+    assert judged(life(KILLED + RESTART + FINISHED + ENDED, kill())) == []
+    assert judged(life(KILLED + RESTART + FINISHED + ENDED, kill()), {20}) != []
 
 
 def test_a_restart_that_no_fault_has_caused_is_not_hidden_by_its_success() -> None:

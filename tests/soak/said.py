@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+_RESUMED = r"kfit: (?:going on from .*?, step (\d+)|nothing to do: .* \(step (\d+)\))"
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -23,8 +25,8 @@ class Attempt:
     @property
     def resumed_at(self) -> int | None:
         """The step of the snapshot from which it resumed; None if it has not said so."""
-        found = re.search(r"kfit: going on from .*?, step (\d+)", self.text)
-        return int(found[1]) if found else None
+        found = re.search(_RESUMED, self.text)
+        return int(found[1] or found[2]) if found else None
 
 
 def attempts(text: str) -> list[Attempt]:
