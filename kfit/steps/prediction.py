@@ -15,6 +15,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.inputs import BatchLayout, Segment
 from kfit.inputs.order import rows_of_replica
+from kfit.internals.models import runs_eagerly
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.static_shapes import has_static_shapes, static_size
 from kfit.steps.tracing import GraphsBySize, of_any_size, opened
@@ -95,7 +96,7 @@ class Prediction:
 
     def _outputs(self, segment: Segment) -> Any:
         """Returns the outputs of the only batch of a segment."""
-        if self._model.run_eagerly:
+        if runs_eagerly(self._model):
             outputs = self._batch(segment.layout, segment.element)
         else:
             outputs = self._graph(segment)(segment.element)
@@ -125,7 +126,7 @@ class Prediction:
         Args:
             segment: The batches that can be predicted next, with their iterator.
         """
-        if self._model.run_eagerly:
+        if runs_eagerly(self._model):
             return None
         if self._strategy.static_shapes and not has_static_shapes(segment):
             return None

@@ -91,3 +91,35 @@ def test_batches_of_unknown_rank_are_predicted_one_by_one_as_in_keras(
     if replicas == 1:
         unbuilt = keras.Sequential([layers.Dense(3)])
         assert kfit.Trainer(unbuilt, "one_device").predict(opened, verbose=0).shape == (203, 3)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_functions_may_be_made_eager_between_two_predictions(tiny: Any, replicas: int) -> None:
+    """As a debugger needs it: `tf.config.run_functions_eagerly` stops at lines of a layer."""
+    seen: list[bool] = []
+
+    class Looks(layers.Layer):
+        def call(self, x: Any) -> Any:
+            seen.append(hasattr(x, "numpy"))
+            return x + 1
+
+    model = keras.Sequential([keras.Input((2,)), Looks()])
+    trainer, x = kfit.Trainer(model, tiny.strategy(replicas)), np.ones((8, 2), "float32")
+    calls = [
+        lambda: trainer.predict(x, batch_size=4, verbose=0),
+        lambda: trainer.predict_on_batch(x),
+    ]
+    for predict in calls:
+        predict()
+        try:
+            tf.config.run_functions_eagerly(True)
+            for _ in range(2):
+                seen.clear()
+                np.testing.assert_array_equal(predict(), x + 1)
+                assert seen
+                assert all(seen)
+        finally:
+            tf.config.run_functions_eagerly(False)
+        seen.clear()
+        predict()
+        assert not seen
