@@ -32,7 +32,6 @@ from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
 from kfit.inputs import Batches, columns_as_arrays, kind_of, split_validation
 from kfit.inputs.foreign_passes import counting_foreign_passes
-from kfit.inputs.python import PythonBatches
 from kfit.internals.keras_methods import own_method
 from kfit.internals.models import metrics_in_order
 from kfit.report import Account, Report
@@ -50,6 +49,7 @@ from kfit.training.arguments import (
     check_callbacks,
     check_class_weight,
     check_epochs,
+    check_model,
     check_profile,
     check_shuffle,
     check_takes_no_targets,
@@ -62,16 +62,16 @@ from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed
 from kfit.training.fit_executor import FitExecutor
 from kfit.training.fit_state import FitState
-from kfit.training.numbers_only import require_numbers
 from kfit.training.one_batch import OneBatchMaker
 from kfit.training.order_seeds import OrderSeeds
-from kfit.training.own_methods import direct, taking_over, through_model, warn_of_own_functions
+from kfit.training.own_methods import direct, through_model, warn_of_own_functions
 from kfit.training.progress_bar import bars_shown
 from kfit.training.ready_model import ReadyModel
 from kfit.training.restored_first import restoring_first
 from kfit.training.same_data import BatchComparison, batches_of_all
 from kfit.training.save_points import PeerFailedError
 from kfit.training.turns import Purpose
+from kfit.training.validation import ValidationData
 from kfit.verification.report import Verification
 from kfit.verification.runs import Way
 from kfit.verification.verify import check_replicas, verify
@@ -156,7 +156,7 @@ class Trainer:
         seed: int | None = None,
     ) -> None:
         fault_sites.check()
-        _check_model(model)
+        check_model(model)
         if seed is not None and not is_integer(seed):
             raise ValueError(f"`seed` must be an integer or None. Received: {seed!r}")
         if seed is not None and not -(1 << 63) <= seed < 1 << 63:
@@ -426,10 +426,12 @@ class Trainer:
         )
         warn_of_unused(batch_size, batches, kind_of(x))
         warn_of_one_reading(batches, steps_per_epoch, epochs - initial_epoch)
-        how_to_validate = (validation_batch_size or batch_size, validation_steps)
-        validation = self._validation(validation_data, *how_to_validate)
+        given = ValidationData(
+            validation_data, validation_batch_size or batch_size, validation_steps
+        )
+        validation = given.batches(self._batches, self._ready)
         own = own_method(self._model, "evaluate")
-        own_evaluate = own and partial(self._validated_by, own, validation_data, *how_to_validate)
+        own_evaluate = own and partial(given.evaluate_by, own, self)
         is_saved = any(isinstance(c, TrainingCallback) and c.takes_part for c in listed(callbacks))
         if is_saved:
             foreign = belongings(self.model) | set(map(id, listed(callbacks)))
@@ -889,73 +891,6 @@ class Trainer:
             x, y, sample_weight, strategy=strategy, batch_size=batch_size, steps=steps
         )
 
-    def _validation(self, data: Any, batch_size: int | None, steps: int | None) -> Batches | None:
-        """Returns the validation data of a `fit` as batches, or None if there is none.
-
-        The targets are checked, too, except in data that Python code makes, such as a generator.
-
-        Args:
-            data: The argument `validation_data` of `fit`.
-            batch_size: The global batch size of validation.
-            steps: The number of steps in a validation; None for all the data.
-
-        Raises:
-            ValueError: If the validation data is wrong.
-        """
-        if data is None:
-            return None
-        try:
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-            batches = self._batches(x, y, sample_weight, batch_size, steps)
-            if batches.lacks_end:
-                raise ValueError("it never ends. Pass `validation_steps`.")
-            # The check reads a batch. Python code, such as a generator, must not be asked for one
-            # before the first validation.
-            if not isinstance(batches, PythonBatches):
-                self._ready.require_targets(batches, "test_step")
-                require_numbers(self._model, batches.spec, "test_step")
-        except ValueError as error:
-            raise ValueError(f"`validation_data` is wrong: {error}") from error
-        return batches
-
-    def _validated_by(
-        self,
-        own: Callable[..., dict[str, Any]],
-        data: Any,
-        batch_size: int | None,
-        steps: int | None,
-        cached: Callable[[], Any],
-        callbacks: keras.callbacks.CallbackList,
-    ) -> dict[str, Any]:
-        """Evaluates the validation data of a `fit` by the `evaluate` that the model itself defines.
-
-        Called for each validation of a `fit` if the model does not use Keras' own `evaluate`.
-
-        Args:
-            own: The model's own `evaluate`.
-            data: The argument `validation_data` of `fit`.
-            batch_size: The global batch size of validation.
-            steps: The number of steps in a validation; None for all the data.
-            cached: A function that evaluates the batches that `fit` has made of `data`. If `own`
-                calls `super().evaluate`, this function may run instead (see `taking_over`).
-            callbacks: The callbacks of the `fit`.
-
-        Returns:
-            The loss and the metrics by name.
-        """
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        with taking_over(self, cached):
-            return own(
-                x=x,
-                y=y,
-                sample_weight=sample_weight,
-                batch_size=batch_size,
-                steps=steps,
-                callbacks=callbacks,
-                return_dict=True,
-                _use_cached_eval_dataset=True,
-            )
-
     def _call(
         self, callbacks: Callbacks, verbose: str | int, batches: Batches, **shown: Any
     ) -> Call:
@@ -1004,20 +939,6 @@ class Trainer:
     def _require_compiled(self) -> None:
         if not self._model.compiled:
             raise ValueError("You must call `compile()` before using the model.")
-
-
-def _check_model(model: Any) -> None:
-    # A layer can be called, too, but makes no model, also if Keras' own trainer is a base class.
-    if isinstance(model, keras.Model) or (callable(model) and not isinstance(model, keras.Layer)):
-        return
-    shape = getattr(model, "shape", None)
-    received = f"{model!r} (of type {type(model)})"
-    if shape is not None:
-        received = f"{type(model)} of shape {tuple(shape)}. The model comes before `x` and `y`"
-    raise ValueError(
-        "`model` must be a keras.Model, or a function without arguments that returns one. "
-        f"Received: {received}"
-    )
 
 
 def _is_evaluator(cluster: Cluster | None) -> bool:

@@ -84,6 +84,21 @@ def warn_of_one_reading(batches: Batches, steps_per_epoch: int | None, epochs: i
         )
 
 
+def check_model(model: Any) -> None:
+    """Raises a ValueError if the first argument of a Trainer is no model and makes none."""
+    # A layer can be called, too, but makes no model, also if Keras' own trainer is a base class.
+    if isinstance(model, keras.Model) or (callable(model) and not isinstance(model, keras.Layer)):
+        return
+    shape = getattr(model, "shape", None)
+    received = f"{model!r} (of type {type(model)})"
+    if shape is not None:
+        received = f"{type(model)} of shape {tuple(shape)}. The model comes before `x` and `y`"
+    raise ValueError(
+        "`model` must be a keras.Model, or a function without arguments that returns one. "
+        f"Received: {received}"
+    )
+
+
 def check_epochs(epochs: Any, initial_epoch: Any) -> None:
     """Checks the arguments `epochs` and `initial_epoch`; as in Keras, `epochs=0` is allowed.
 

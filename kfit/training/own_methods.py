@@ -27,9 +27,12 @@ _NOT_OF_KERAS = {"evaluate": ("snapshot", "parts"), "fit": ("profile",)}
 """Arguments of kfit's methods that a model's own methods of these names do not have."""
 
 
-class _HasModel(Protocol):
+class HasModel(Protocol):
+    """Anything that trains a model, such as a Trainer."""
+
     @property
-    def model(self) -> keras.Model: ...
+    def model(self) -> keras.Model:
+        """The model."""
 
 
 def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -95,7 +98,7 @@ def _arguments(frame: FrameType) -> list[Any]:
     return [found.locals[name] for name in found.args]
 
 
-def direct(trainer: _HasModel, name: str) -> Callable[..., Any]:
+def direct(trainer: HasModel, name: str) -> Callable[..., Any]:
     """Returns a method of a trainer that does not call the model's own method of the same name.
 
     Used when the model's own method calls `super().fit` or the like. The result is the method as it
@@ -112,7 +115,7 @@ def direct(trainer: _HasModel, name: str) -> Callable[..., Any]:
 
 @contextmanager
 def taking_over(
-    trainer: _HasModel, cached: Callable[[], Any] | None = None, kept: Mapping[str, Any] = {}
+    trainer: HasModel, cached: Callable[[], Any] | None = None, kept: Mapping[str, Any] = {}
 ) -> Iterator[None]:
     """Context in which Keras' `fit`, `evaluate` and so on run the trainer's methods instead.
 

@@ -60,12 +60,13 @@ class ReadyModel:
         heartbeat: The object that reports what this task is doing to the supervisor.
 
     Attributes:
+        model: The model.
         graphs: The cache of the executors, the objects that run the model's steps.
         turns: The order in which threads use the model.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy, heartbeat: Heartbeat) -> None:
-        self._model = model
+        self.model = model
         self._strategy = strategy
         self._heartbeat = heartbeat
         self._placement = Placement(model, strategy)
@@ -115,9 +116,9 @@ class ReadyModel:
         if with_optimizer is None:
             with_optimizer = purpose == "train"
         # With one replica the first eager step builds all, as in Keras: Python code sees no zeros.
-        at_once = restores or not (self._model.run_eagerly and self._strategy.num_replicas == 1)
+        at_once = restores or not (self.model.run_eagerly and self._strategy.num_replicas == 1)
         is_chief = self._strategy.is_chief
-        saving = nullcontext() if is_chief else saving_nothing(self._model, callbacks)
+        saving = nullcontext() if is_chief else saving_nothing(self.model, callbacks)
         try:
             with (
                 self.turn(purpose),
@@ -125,7 +126,7 @@ class ReadyModel:
                 self._strategy.naming_failures(),
                 self._same_compiled(trains=with_optimizer),
                 self._placement.placed(),
-                resolved_jit(self._model, self._strategy),
+                resolved_jit(self.model, self._strategy),
                 naming_strings(lambda: batches.spec),
                 saving,
             ):
@@ -155,7 +156,7 @@ class ReadyModel:
             batches: The data of the `fit`.
             validation: Its validation data; None if there is none.
         """
-        self._placement.place_again(owned_variables(self._model))
+        self._placement.place_again(owned_variables(self.model))
         self._make_ready(
             batches, "train_step", with_optimizer=True, at_once=True, validation=validation
         )
@@ -183,11 +184,11 @@ class ReadyModel:
         self._build_for_validation(validation)
         if with_optimizer and builder != "tracing" and self.graphs.has_default("train_step"):
             with self._strategy.scope():
-                build_optimizer(self._model, self._strategy.tf_strategy)
+                build_optimizer(self.model, self._strategy.tf_strategy)
         with self._naming_data(batches, step):
-            require_numbers(self._model, batches.spec, step)
+            require_numbers(self.model, batches.spec, step)
         if with_optimizer:
-            require_own_weights(self._model, self._strategy)
+            require_own_weights(self.model, self._strategy)
         self._placement.take_scalars_as_numbers()
 
     def make_variables(self, batches: Batches) -> None:
@@ -197,7 +198,7 @@ class ReadyModel:
             batches: Batches such as the step will get.
         """
         with self.working(batches, "train", restores=True) as naming, naming():
-            if may_make_variables(self._model):
+            if may_make_variables(self.model):
                 execution = self.graphs.execution("train_step")
                 execution.make_variables(batches.empty_segment(), single_step=True)
 
@@ -211,13 +212,13 @@ class ReadyModel:
             step: The name of the model's step that gets the data, such as "train_step".
         """
         if self.graphs.has_default(step):
-            require_targets(self._model, batches.spec)
+            require_targets(self.model, batches.spec)
 
     def _require_same_settings(self) -> None:
         """Compares the model's settings with those of the other workers, before the first call."""
         host_collectives = self._strategy.host_collectives
         if not self._is_compared and not host_collectives.is_alone:
-            require_same_settings(of_model(self._model, with_own_settings=False), host_collectives)
+            require_same_settings(of_model(self.model, with_own_settings=False), host_collectives)
         self._is_compared = True
 
     @contextmanager
@@ -232,9 +233,9 @@ class ReadyModel:
         """
         host_collectives = self._strategy.host_collectives
         if trains and not host_collectives.is_alone:
-            compiled = last_compile(self._model)
+            compiled = last_compile(self.model)
             if compiled != self._compared:
-                found = {**of_optimizers(self._model), **of_compiled(self._model)}
+                found = {**of_optimizers(self.model), **of_compiled(self.model)}
                 settings = {k: v for values in found.values() for k, v in values.items()}
                 require_same_settings(settings, host_collectives)
                 self._compared = compiled
@@ -250,7 +251,7 @@ class ReadyModel:
                 data is not named, since the step may call layers with something else than `x`.
         """
         is_plain = self.graphs.has_default(step)
-        named = naming_wrong_data(self._model, "x", lambda: batches.spec)
+        named = naming_wrong_data(self.model, "x", lambda: batches.spec)
         sized = naming_size(lambda: batches.examples_per_step, self._strategy)
         with named if is_plain else nullcontext(), sized:
             yield
@@ -266,7 +267,7 @@ class ReadyModel:
         """
         if batches is None or isinstance(batches, PythonBatches):
             return
-        if self._strategy.num_replicas > 1 and overrides(self._model, "test_step"):
+        if self._strategy.num_replicas > 1 and overrides(self.model, "test_step"):
             with self._naming_data(batches, "test_step"):
                 self._build(batches, "test_step", training=False)
 
@@ -285,12 +286,12 @@ class ReadyModel:
             What has built the model, or will build it.
         """
         with self._strategy.scope():
-            require_batches(self._model, batches.spec)
+            require_batches(self.model, batches.spec)
             builder = self._build_by_call(batches, step, training) if at_once else "tracing"
         if builder == "step":
             with naming_none(batches.examples_per_step is not None, self._strategy):
-                build_by_step(self._model, batches.spec, step)
-            self._placement.place_again(owned_variables(self._model))
+                build_by_step(self.model, batches.spec, step)
+            self._placement.place_again(owned_variables(self.model))
         return builder
 
     def _build_by_call(self, batches: Batches | OneBatch, step: str, training: bool) -> _Builder:
@@ -308,7 +309,7 @@ class ReadyModel:
         Returns:
             "call" if all is built, and otherwise what must build the rest.
         """
-        model = self._model
+        model = self.model
         examples = batches.examples_per_step
         try:
             build(
@@ -334,10 +335,10 @@ class ReadyModel:
         Args:
             step: The name of the step.
         """
-        left = unbuilt_parts(self._model, step)
-        if not self._model.run_eagerly:  # an eager step builds layers on all replicas by itself
-            left += unbuilt_layers(self._model)
-        if not left or self._strategy.num_replicas == 1 or not overrides(self._model, step):
+        left = unbuilt_parts(self.model, step)
+        if not self.model.run_eagerly:  # an eager step builds layers on all replicas by itself
+            left += unbuilt_layers(self.model)
+        if not left or self._strategy.num_replicas == 1 or not overrides(self.model, step):
             return False
         is_new = self._left.get(step) != left
         self._left[step] = left
@@ -356,10 +357,10 @@ class ReadyModel:
         """
         has_default = self.graphs.has_default
         own_steps = not (has_default("train_step") and has_default("test_step"))
-        if not own_steps and is_built(self._model):
+        if not own_steps and is_built(self.model):
             return None
-        layers = (layer for layer in all_layers(self._model) if layer is not self._model)
+        layers = (layer for layer in all_layers(self.model) if layer is not self.model)
         is_built_whole = all(one.built for one in layers) and not self._left_to(step)
         if self._strategy.num_replicas == 1 or (own_steps and is_built_whole):
             return "tracing"
-        return "step" if overrides(self._model, step) else None
+        return "step" if overrides(self.model, step) else None

@@ -364,15 +364,6 @@ def test_a_data_set_without_end_needs_a_number_of_steps(tiny: Any) -> None:
         kfit.Trainer(tiny.model(), "one_device").fit(infinite(tiny), verbose=0)
 
 
-def test_validation_data_without_end_is_refused_before_training(tiny: Any) -> None:
-    x, y = tiny.data(8)
-    begun: list[Any] = []
-    hook = keras.callbacks.LambdaCallback(on_train_begin=begun.append)
-    with pytest.raises(ValueError, match=r"is wrong: it never ends\. Pass `validation_steps`"):
-        kfit.fit(tiny.model(), x, y, validation_data=infinite(tiny), callbacks=[hook], verbose=0)
-    assert not begun
-
-
 def test_evaluate_and_predict_call_the_hooks_of_keras(tiny: Any, pair: Pair) -> None:
     x, y = tiny.data(50)
     expected, got = Recorder(), Recorder()
