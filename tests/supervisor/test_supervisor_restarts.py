@@ -483,7 +483,7 @@ def test_a_signal_before_the_next_start_ends_the_run(drive: Any) -> None:
     out, _ = process.communicate(timeout=SOON)
     assert time.monotonic() - begin < 1.5
     assert process.returncode == 128 + signal.SIGTERM
-    assert "stopped by SIGTERM; before the next start; worker 0 ended with exit code 4" in out
+    assert "stopped by SIGTERM; before the next start; train.py ended with exit code 4" in out
 
 
 def test_sigusr1_is_passed_on_and_never_restarts(drive: Any) -> None:
