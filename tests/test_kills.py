@@ -271,11 +271,12 @@ def snapshots_in(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mtime_ns) for p in paths}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "places",
     [
         pytest.param([0.7, 0.3], id="two"),
-        pytest.param([i / 16 for i in range(1, 16)], id="many", marks=pytest.mark.long),
+        pytest.param([i / 16 for i in range(1, 16)], id="many"),
     ],
 )
 def test_a_kill_while_training_resumes_and_another_in_the_next_start(

@@ -60,6 +60,7 @@ def test_a_hook_that_fails_before_the_others_evaluate_in_it(tmp_path: Path, how:
     assert "hung" not in done.stderr.replace("is ended as hung after", "")
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_after_the_chief_loses_no_step(tmp_path: Path) -> None:
     """The chief has ended well, but the run has not."""
     badly = run(tmp_path, "fails_after_the_chief.py", "badly")
