@@ -21,7 +21,7 @@ from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs import BatchLayout
 from kfit.internals.keras_functions import mark_of_function
 from kfit.internals.layers import all_layers
-from kfit.internals.models import last_compile
+from kfit.internals.models import last_compile, runs_eagerly
 
 Step: TypeAlias = Callable[[Any, BatchLayout], Any]
 Flags: TypeAlias = dict[int, bool]
@@ -74,7 +74,7 @@ def remember_trained(model: keras.Model) -> None:
     Called when the first graph is traced, and after training. Nothing changes if the flags are
     recorded already, or if the model runs eagerly.
     """
-    if not _kept(model) and not model.run_eagerly:
+    if not _kept(model) and not runs_eagerly(model):
         # Bypasses Keras' attribute tracking, because this value is not a part of the model.
         object.__setattr__(model, _KEPT, _First(_made_for(model), flags_of(model)))
 
@@ -86,7 +86,7 @@ def warn_of_thawed(model: keras.Model) -> None:
     There is no warning if the model runs eagerly, since the change takes effect at once then.
     """
     first, now = _kept(model), flags_of(model)
-    changed = [] if model.run_eagerly else _changed(model, {**now, **first}, now)
+    changed = [] if runs_eagerly(model) else _changed(model, {**now, **first}, now)
     if not changed:
         return
     named = [part.path if isinstance(part, keras.Variable) else part.name for part in changed]

@@ -1,6 +1,7 @@
 """What a program changes in a model between two calls, and which graphs follow it."""
 
 import types
+import warnings
 from typing import Any
 
 import keras
@@ -100,6 +101,31 @@ def test_what_is_frozen_without_a_compile_is_warned_of(tiny: Any) -> None:
     kernel = model.layers[0].get_weights()
     trainer.fit(x[:14], y[:14], **FIXED)
     assert tiny.distance(kernel, model.layers[0].get_weights()) == 0.0
+
+
+def test_no_flags_are_kept_of_steps_that_ran_eagerly_by_the_switch_of_tensorflow(tiny: Any) -> None:
+    """Keras traces its step after `run_functions_eagerly(True)` is over, with the flags of then."""
+    x, y = tiny.data(16)
+
+    def program(model: Any, fit: Any) -> list[bool]:
+        moved = []
+        for eager, trainable in [(True, True), (False, False), (True, True)]:
+            tf.config.run_functions_eagerly(eager)
+            try:
+                model.layers[0].trainable = trainable
+                kernel = model.layers[0].get_weights()
+                fit(x, y, **FIXED)
+                moved.append(tiny.distance(kernel, model.layers[0].get_weights()) > 0)
+            finally:
+                tf.config.run_functions_eagerly(False)
+        return moved
+
+    one, model = tiny.model(metrics=[]), tiny.model(metrics=[])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "`trainable` of")
+        assert program(model, kfit.Trainer(model, tiny.strategy(1)).fit) == [True, False, True]
+    assert program(one, one.fit) == [True, False, True]
+    assert tiny.distance(one, model) < 1e-5
 
 
 class LogsItsLoss(keras.Model):
