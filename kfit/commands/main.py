@@ -290,7 +290,8 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> list[str]:
         "--log-dir",
         metavar="DIR",
         help="write the whole output of each task, TensorFlow's messages included, to a file in "
-        "this folder: worker-0.log and so on. A file of 16 MiB is renamed to worker-0.log.1, and "
+        "this folder: worker-0.log and so on, or train.py.log for the only process of train.py. A "
+        "file of 16 MiB is renamed to worker-0.log.1, and "
         "4 of these are kept. A restart, or another run, appends to the files",
     )
     parser.add_argument(
