@@ -11,7 +11,7 @@ import keras
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.layers import all_layers
-from kfit.internals.models import given_to_compile
+from kfit.internals.models import given_to_compile, runs_eagerly
 
 _LIBRARIES = ("keras", "kfit", "tensorflow")
 _FUNCTIONS = (types.FunctionType, types.MethodType, partial)
@@ -64,7 +64,7 @@ def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
     """Warns if several replicas run code of the user's that kfit cannot read in a graph.
 
     On several replicas kfit reads in the graph what such code computes from a replica's examples: a
-    mean or a sum, for example. This is not possible on a TPU, nor with `run_eagerly` or
+    mean or a sum, for example. This is not possible on a TPU, in eager steps, nor with
     `jit_compile`. On one replica it is not needed, so there is no warning.
 
     Args:
@@ -73,8 +73,13 @@ def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
     """
     if strategy.static_shapes:
         how = f"On strategy {strategy.name!r}"
-    elif model.run_eagerly or model.jit_compile:
-        how = f"With `{'run_eagerly' if model.run_eagerly else 'jit_compile'}=True`"
+    elif runs_eagerly(model):
+        switch = (
+            "run_eagerly=True" if model.run_eagerly else "tf.config.run_functions_eagerly(True)"
+        )
+        how = f"With `{switch}`"
+    elif model.jit_compile:
+        how = "With `jit_compile=True`"
     else:
         return
     if strategy.num_replicas > 1 and has_own_code(model):

@@ -1,8 +1,8 @@
 """Builds the model, its losses, metrics and optimizer before the first step is traced.
 
 Variables that several replicas share must be created outside of the replicas, so the step itself
-must not create them. The shapes of a batch are enough to build everything; no batch is read. With
-`run_eagerly` a batch of zeros stands for the shapes, since Python code may read the values then.
+must not create them. The shapes of a batch are enough to build everything; no batch is read. If
+steps run eagerly, a batch of zeros stands for the shapes, since Python code may read values then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from kfit.inputs.batches import OfUnknownRank
 from kfit.internals import patch_points as points
 from kfit.internals.graphs import placeholder_of
 from kfit.internals.layers import all_layers
-from kfit.internals.models import compiled_loss, compiled_metrics, compute_loss, infer_output
+from kfit.internals.models import (
+    compiled_loss,
+    compiled_metrics,
+    compute_loss,
+    infer_output,
+    runs_eagerly,
+)
 from kfit.internals.patching import patched
 
 _OF_LAYERS = re.compile("incompatible with the layer|has incompatible shape")
@@ -212,7 +218,7 @@ def _infer(model: keras.Model, spec: Any, lacks: list[Any], step: str, training:
         training: As for `build`.
     """
     parts = keras.utils.unpack_x_y_sample_weight(spec)
-    infer = _called_with_zeros if model.run_eagerly and not _is_open(parts) else infer_output
+    infer = _called_with_zeros if runs_eagerly(model) and not _is_open(parts) else infer_output
     call = partial(_call, model, lacks, step)
     try:
         infer(call, *parts, training=False)

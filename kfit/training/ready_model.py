@@ -20,7 +20,7 @@ from kfit.heartbeat import Heartbeat
 from kfit.inputs import Batches
 from kfit.inputs.python import PythonBatches
 from kfit.internals.layers import all_layers
-from kfit.internals.models import last_compile
+from kfit.internals.models import last_compile, runs_eagerly
 from kfit.steps.build import (
     build,
     build_by_step,
@@ -116,7 +116,7 @@ class ReadyModel:
         if with_optimizer is None:
             with_optimizer = purpose == "train"
         # With one replica the first eager step builds all, as in Keras: Python code sees no zeros.
-        at_once = restores or not (self.model.run_eagerly and self._strategy.num_replicas == 1)
+        at_once = restores or not (runs_eagerly(self.model) and self._strategy.num_replicas == 1)
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self.model, callbacks)
         try:
@@ -336,7 +336,7 @@ class ReadyModel:
             step: The name of the step.
         """
         left = unbuilt_parts(self.model, step)
-        if not self.model.run_eagerly:  # an eager step builds layers on all replicas by itself
+        if not runs_eagerly(self.model):  # an eager step builds layers on all replicas by itself
             left += unbuilt_layers(self.model)
         if not left or self._strategy.num_replicas == 1 or not overrides(self.model, step):
             return False

@@ -1,5 +1,6 @@
 """What a program changes in a model between two calls, and which graphs follow it."""
 
+import contextlib
 import types
 import warnings
 from typing import Any
@@ -126,6 +127,33 @@ def test_no_flags_are_kept_of_steps_that_ran_eagerly_by_the_switch_of_tensorflow
         assert program(model, kfit.Trainer(model, tiny.strategy(1)).fit) == [True, False, True]
     assert program(one, one.fit) == [True, False, True]
     assert tiny.distance(one, model) < 1e-5
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_loss_reads_values_while_functions_of_tensorflow_run_eagerly(
+    tiny: Any, replicas: int
+) -> None:
+    """As people debug: the loss gets numbers in all steps, though no one has compiled it so."""
+    x, y = tiny.data(16)
+
+    def reads(y_true: Any, y_pred: Any) -> Any:
+        assert np.isfinite(y_pred.numpy()).all()
+        return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+
+    one, model = (tiny.model(metrics=[]) for _ in range(2))
+    for each in (one, model):
+        each.compile("sgd", reads)
+    try:
+        tf.config.run_functions_eagerly(True)
+        expected = one.fit(x, y, **FIXED).history
+        trainer = kfit.Trainer(model, tiny.strategy(replicas))
+        seen = pytest.warns(UserWarning, match=r"^With `tf.config.run_functions_eagerly\(True\)`")
+        with seen if replicas > 1 else contextlib.nullcontext():
+            got = trainer.fit(x, y, **FIXED).history
+        assert got["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        assert trainer.evaluate(x, y, verbose=0) == pytest.approx(one.evaluate(x, y, verbose=0))
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 class LogsItsLoss(keras.Model):
