@@ -12,6 +12,7 @@ has read or written bytes.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import threading
@@ -110,7 +111,7 @@ class Sampler(threading.Thread):
             return
         if began != self._began:
             self._begin(began)
-        frames = sys._current_frames()  # noqa: SLF001  documented, in spite of its name
+        frames = frames_of_threads()
         main = frames.pop(self._heartbeat.thread, None)
         in_hook = phase >= Phase.HOOK
         sample = Sample(place_of_hook(main), True) if in_hook else sample_of(main, frames)
@@ -146,6 +147,23 @@ class Sampler(threading.Thread):
         known = len(self._stacks)
         self._stacks.add(hash(tuple((frame.f_code, frame.f_lasti) for frame in _outwards(main))))
         return 0 < known < len(self._stacks)
+
+
+def frames_of_threads() -> dict[int, FrameType]:
+    """Returns the innermost frame of each thread, by the ID of the thread.
+
+    Python 3.11 up to 3.11.8 makes these frames while it holds a lock of the interpreter, and may
+    collect garbage meanwhile. If a finalizer then lets another thread run, and that thread needs
+    the lock, for example to start a thread, all threads wait forever
+    (https://github.com/python/cpython/issues/106883). So no garbage is collected meanwhile.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()  # noqa: SLF001  documented, in spite of its name
+    finally:
+        if collects:
+            gc.enable()
 
 
 def sample_of(main: FrameType | None, others: dict[int, FrameType]) -> Sample:

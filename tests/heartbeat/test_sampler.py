@@ -1,6 +1,7 @@
 """What a task finds out about itself when it does not get on."""
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -88,6 +89,46 @@ def test_code_of_libraries_is_not_the_users() -> None:
     for module in ("kfit.distribute.ring", "tensorflow.python.eager.execute", "keras.src.layers"):
         sample = called_from(module, lambda: sample_of(sys._getframe().f_back, {}))
         assert sample == ("", False)
+
+
+# Looks while threads begin and end, and while there is garbage whose finalizer lets others run.
+LOOKS = """
+import gc, mmap, threading, time
+from kfit.heartbeat.sampler import frames_of_threads
+
+class Knot:
+    def __init__(self):
+        self.map = mmap.mmap(-1, 4096)
+        self.own = self
+
+def start_threads(depth):
+    if depth:
+        return start_threads(depth - 1)
+    while time.monotonic() < end:
+        threads = [threading.Thread(target=time.sleep, args=(0.001,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+gc.set_threshold(1)
+end = time.monotonic() + 3
+others = [threading.Thread(target=start_threads, args=(10,)) for _ in range(3)]
+for thread in others:
+    thread.start()
+while time.monotonic() < end:
+    Knot()
+    assert threading.get_ident() in frames_of_threads()
+assert gc.isenabled()
+gc.disable()
+frames_of_threads()
+assert not gc.isenabled()
+"""
+
+
+def test_looks_and_finalizers_do_not_wait_for_each_other() -> None:
+    # Without care this stands still within a second in Python 3.11.0 to 3.11.8.
+    subprocess.run([sys.executable, "-c", LOOKS], check=True, timeout=120)
 
 
 class Frame:
