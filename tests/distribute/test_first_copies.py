@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.distribute.first_copies import FirstCopies, may_be_one
+from tests.sweeps import sweep
 
 FIXED = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
 Fit = Callable[..., Any]
@@ -52,8 +53,10 @@ def program(fit: Fit, tiny: Any, is_built: bool) -> list[Any]:
     return [np.asarray(each) for each in [*seen, *model.get_weights()]]
 
 
-@pytest.mark.parametrize("is_built", [True, False], ids=["built", "not built"])
-@pytest.mark.parametrize("begins_anew", [True, False], ids=["trainer for each", "one trainer"])
+@pytest.mark.parametrize(
+    ("is_built", "begins_anew"),
+    sweep([(True, True), (True, False), (False, False), (False, True)]),
+)
 def test_what_was_traced_sees_the_present_values(
     tiny: Any, is_built: bool, begins_anew: bool
 ) -> None:

@@ -25,6 +25,7 @@ from kfit.evaluation import inline_evaluation
 from kfit.evaluation.end_marker import read_end_marker
 from kfit.evaluation.inline_evaluation import EvaluatedCheckpoints
 from kfit.training.save_points import PeerFailedError
+from tests.sweeps import sweep
 
 EPOCHS, BATCH_SIZE = 3, 20  # of 101 examples: 6 steps an epoch
 EVALUATOR = {"cluster": {"worker": ["w:1", "w:2"]}, "task": {"type": "evaluator", "index": 0}}
@@ -236,7 +237,7 @@ def _data_of(kind: str, x: Any, y: Any) -> tuple[Any, Any]:
 KINDS = ["arrays drawn", "two data sets", "one data set", "one generator"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sweep(KINDS))
 def test_training_goes_on_as_if_there_had_been_no_evaluation(tmp_path: Path, kind: str) -> None:
     """Nothing that evaluations draw or count is seen by training, with a restart or without."""
     values = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")

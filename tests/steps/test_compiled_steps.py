@@ -13,6 +13,7 @@ import tensorflow as tf
 import kfit
 from kfit.distribute.owned import owned_optimizers
 from kfit.model import trainer_of
+from tests.sweeps import sweep
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
@@ -228,7 +229,7 @@ class CompilesAgain(keras.callbacks.Callback):
         self.model.make_train_function(force=True)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
 @pytest.mark.parametrize("freezes", [False, True], ids=["thaws", "freezes"])
 def test_a_hook_may_compile_the_model_again(
