@@ -37,7 +37,7 @@ class FitExecutor:
     def __call__(self) -> StepExecutor:
         """Returns the executor of the train step as the model is compiled now."""
         before, compiled, state = self._compiled, self._ready.graphs.compiled, self._state
-        if self._is_saved and state.has_another_schedule and not self._has_warned:
+        if self._is_saved and state.compilation.has_another_schedule and not self._has_warned:
             self._has_warned = True
             warn_user(
                 "A callback has set another schedule as the learning rate in the middle of `fit`. "
@@ -47,7 +47,7 @@ class FitExecutor:
                 "schedule set between them."
             )
         if compiled.differs_from(before):
-            if self._is_saved and state.is_compiled_anew:
+            if self._is_saved and state.compilation.is_anew:
                 warn_user(
                     "A callback has compiled the model in the middle of `fit`. Training cannot be "
                     "resumed from snapshots that are saved from now on, since the program starts "

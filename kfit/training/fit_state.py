@@ -37,12 +37,12 @@ from kfit.distribute.strategy import Strategy
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Phase
 from kfit.inputs import Batches
-from kfit.internals.optimizers import schedule_of
 from kfit.objects.entries import check_entries
 from kfit.objects.values import decode
 from kfit.report import Account
 from kfit.steps.frozen import TrainableFlags
 from kfit.training.call import Call
+from kfit.training.compilation import Compilation
 from kfit.training.progress import Progress
 from kfit.training.share_snapshot import share_snapshot
 
@@ -104,22 +104,15 @@ class FitState:
     _frozen: Snapshot | None = None
     _late: LateVariables | None = None
     _early: list[Snapshot] = field(default_factory=list)
-    _has_begun: bool = False
     _has_stepped: bool = False
     _goes_on: bool = False
 
     def __post_init__(self) -> None:
-        self._made_as = self._begun_as = self.call.graphs.compiled
-        self._made_with = self._begun_with = _schedules(self.call.model)
+        self.compilation = Compilation(self.call.graphs, self.call.model)
 
     def note_beginning(self) -> None:
-        """Records how the model is compiled, and what is frozen; called after `on_train_begin`.
-
-        What hooks do in `on_train_begin`, they do again in each run. So a `compile` there is none
-        in the middle of training.
-        """
-        self._has_begun, self._begun_as = True, self.call.graphs.compiled
-        self._begun_with = _schedules(self.model)
+        """Records how the model is compiled, and what is frozen; called after `on_train_begin`."""
+        self.compilation.note_beginning()
         self._flags = TrainableFlags(self.model)
 
     @cached_property
@@ -378,7 +371,7 @@ class FitState:
             A line for each difference; none if the parts can be restored. Of variables that an
             `on_train_begin` makes by `compile`, there is none before it was called.
         """
-        if snapshot.about.get("compiled_at_begin") and not self._has_begun:
+        if snapshot.about.get("compiled_at_begin") and not self.compilation.has_begun:
             parts = [part for part in parts if part == "model"]
         parts = [part for part in parts if part != "metrics" or part not in changes]
         may_lack = may_make_variables(self.model)
@@ -504,7 +497,7 @@ class FitState:
         assert self.resuming is not None
         (snapshot, parts, skip, changes), self.resuming = self.resuming, None
         kept = snapshot.state
-        if self._is_compiled_at_begin or snapshot.about.get("compiled_at_begin"):
+        if self.compilation.is_of_beginning or snapshot.about.get("compiled_at_begin"):
             _refuse(snapshot, self.differing_variables(snapshot, parts, changes=changes))
         rates = _learning_rates(self.model) if "learning_rate" in changes else []
         whole = parts
@@ -586,30 +579,9 @@ class FitState:
         if self.validation is not None:
             self.validation.settle()
 
-    @property
-    def is_compiled_anew(self) -> bool:
-        """Whether a hook has compiled the model after all `on_train_begin`."""
-        return self.call.graphs.compiled.differs_from(self._begun_as)
-
-    @property
-    def has_another_schedule(self) -> bool:
-        """Whether a hook has set a schedule as a learning rate after all `on_train_begin`."""
-        return _differ(_schedules(self.model), self._begun_with)
-
-    @property
-    def _is_compiled_at_begin(self) -> bool:
-        has_another = _differ(self._begun_with, self._made_with)
-        return has_another or self._begun_as.differs_from(self._made_as)
-
-    @property
-    def _is_changed(self) -> bool:
-        """Whether the program would start with another optimizer or schedule, or compiled else."""
-        return self.is_compiled_anew or self.has_another_schedule
-
     def _about(self) -> dict[str, Any]:
         return {
-            **({"compiled_anew": True} if self._is_changed else {}),
-            **({"compiled_at_begin": True} if self._is_compiled_at_begin else {}),
+            **self.compilation.described(),
             **self.progress.state_dict(),
             "created": time.time(),
             "run": self.run,
@@ -643,20 +615,6 @@ def _is_of_its_kind(batches: Batches, kept: Mapping[str, Any] | None) -> bool:
         kept: The position in the snapshot; None if there is none.
     """
     return kept is not None and set(batches.state_dict()) <= set(kept)
-
-
-def _schedules(model: keras.Model) -> list[tuple[Any, Any]]:
-    """Returns the optimizers, each with the schedule of its learning rate; None for a variable."""
-    return [(optimizer, schedule_of(optimizer)) for optimizer in owned_optimizers(model)]
-
-
-def _differ(now: list[tuple[Any, Any]], before: list[tuple[Any, Any]]) -> bool:
-    """Returns whether one of the optimizers has another schedule than before."""
-    return any(
-        optimizer is other and schedule is not old
-        for optimizer, schedule in now
-        for other, old in before
-    )
 
 
 def _bytes_of_torch() -> int | None:
