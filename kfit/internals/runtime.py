@@ -17,6 +17,11 @@ _context: Any = imported(
     "tensorflow.python.eager.context", because="no public module tells of the runtime"
 )
 
+_determinism_is_enabled: Any = imported(
+    "tensorflow.python.framework.config.is_op_determinism_enabled",
+    because="`tf.config.experimental.enable_op_determinism` can be asked for in no public way",
+)
+
 # TensorFlow keeps seeds modulo this number.
 _SEEDS = 2**31 - 1
 # `is_derived` recognizes the seeds of this many operations without a seed.
@@ -32,6 +37,15 @@ def tensorflow_has_run() -> bool:
     After the first operation, the process cannot be connected to other tasks any more.
     """
     return getattr(_context.context(), "_context_handle", None) is not None
+
+
+def ops_are_deterministic() -> bool:
+    """Returns whether `tf.config.experimental.enable_op_determinism` was called.
+
+    Operations that cannot compute the same values each time then raise an error, such as those
+    that read the clock.
+    """
+    return bool(_determinism_is_enabled())
 
 
 def has_global_seed() -> bool:

@@ -78,18 +78,18 @@ def _steps_of(model: keras.Model) -> dict[str, Callable[[Any], Any]]:
         return loss, (x, y, outputs, weights)
 
     def forward(data: Any) -> None:
-        _computed([loss_of(data)[0]])
+        _computed(model, [loss_of(data)[0]])
 
     def metrics(data: Any) -> None:
         loss, (x, y, outputs, weights) = loss_of(data)
         model.compute_metrics(x, y, outputs, sample_weight=weights)
-        _computed([loss])
+        _computed(model, [loss])
 
     def backward(data: Any) -> None:
         with tf.GradientTape() as tape:
             loss = model.optimizer.scale_loss(loss_of(data)[0])
         found = tape.gradient(loss, [each.value for each in model.trainable_weights])
-        _computed([loss, *(each for each in found if each is not None)])
+        _computed(model, [loss, *(each for each in found if each is not None)])
 
     return {
         "forward": forward,
@@ -99,12 +99,17 @@ def _steps_of(model: keras.Model) -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def _computed(tensors: Sequence[Any]) -> None:
-    """Makes the graph compute tensors, although nothing uses them."""
+def _computed(model: keras.Model, tensors: Sequence[Any]) -> None:
+    """Makes the graph compute tensors, although nothing uses them.
+
+    Args:
+        model: The model, whose optimizer is built.
+        tensors: The tensors.
+    """
     with tf.control_dependencies(tf.nest.flatten(list(tensors), expand_composites=True)):
         # TensorFlow leaves out what nothing uses, but never an assertion. This one always holds.
-        now = tf.timestamp()
-        tf.debugging.Assert(now > 0.0, [now])
+        steps = tf.convert_to_tensor(model.optimizer.iterations)
+        tf.debugging.Assert(steps >= 0, [steps])
 
 
 class _Timed:

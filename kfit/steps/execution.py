@@ -23,6 +23,7 @@ from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.clock import clock_of_thread
 from kfit.inputs import BatchLayout, Segment
 from kfit.internals.models import runs_eagerly
+from kfit.internals.runtime import ops_are_deterministic
 from kfit.steps.allocator import keep_freed_memory
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.frozen import trains_as_at_first
@@ -184,10 +185,12 @@ class Execution:
             single_step: As for `run`.
             steps: As for `run`.
         """
+        # The clock that a graph reads is no deterministic operation.
+        is_timed = self.times_input and not ops_are_deterministic()
         if single_step:
-            return (self._timed_next if self.times_input else self._next,)
+            return (self._timed_next if is_timed else self._next,)
         count = tf.constant(steps, tf.int64)
-        return self._timed_many if self.times_input else self._many, count
+        return self._timed_many if is_timed else self._many, count
 
     def _examples_of(self, segment: Segment, steps: int, counted: int | None = None) -> int | None:
         """Returns the number of examples of the steps that were taken; None if it is not known."""
