@@ -20,6 +20,7 @@ from kfit.distribute.host_collectives import HostCollectives
 from kfit.heartbeat.tracebacks import made_for_user
 from kfit.internals.quiet_logger import quieten
 from kfit.internals.strategies import scope_in_default_scope
+from kfit.internals.thread_settings import with_settings_of_this_thread
 
 if TYPE_CHECKING:
     TFStrategy: TypeAlias = Any  # TensorFlow has no types; strict checkers report unknown ones
@@ -304,6 +305,10 @@ class Strategy:
     ) -> Any:
         """Calls `fn` once on each replica, with the values of that replica.
 
+        TensorFlow may run `fn` in threads of their own. There `fn` sees Keras' settings of this
+        thread, such as the global dtype policy, and its variables of `contextvars`. It does not see
+        the values of another `threading.local`.
+
         Args:
             fn: The computation of one replica. Inside `fn`, `tf.distribute.get_replica_context()`
                 returns the context of the replica.
@@ -317,7 +322,8 @@ class Strategy:
             What `fn` returns. If this task has several replicas, each tensor becomes a per-replica
             value, which `local_results` splits and `reduce` combines.
         """
-        return self.tf_strategy.run(fn, args=tuple(args), kwargs=kwargs)
+        on_replica = with_settings_of_this_thread(fn)
+        return self.tf_strategy.run(on_replica, args=tuple(args), kwargs=kwargs)
 
     def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
         """Combines per-replica values over all replicas of all tasks.
