@@ -61,7 +61,7 @@ def reduced(
     if not replica.has_all:
         check_changes(present, replica)
     late = [waits and is_dense(grad) for grad in present]
-    sums = _sums(present, _of_share(optimizer, present, replica), late, replica)
+    sums = _sums(present, _of_share(present, replica), late, replica)
     replica.reduced = True
     try:
         yield [values.get(i, grad) for i, grad in enumerate(with_none(sums, where))]
@@ -163,14 +163,13 @@ def _adds_up_rows_first(optimizer: Optimizer) -> bool:
     return bool(inner.gradient_accumulation_steps or is_linear)
 
 
-def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> list[Tensor]:
+def _of_share(present: list[Tensor], replica: Replica) -> list[Tensor]:
     """Weights a replica's gradients, so that their sum over the replicas is the global gradient.
 
     The weight is the replica's share of the examples. Gradients of a loss that `scale_loss` has
     already multiplied by the share get no further weight.
 
     Args:
-        optimizer: The optimizer that gets the gradients.
         present: The gradients, none of them None.
         replica: The replica that is being traced.
 
@@ -181,7 +180,7 @@ def _of_share(optimizer: Optimizer, present: list[Tensor], replica: Replica) -> 
     if replica.tape_sums:
         # Early sums are equal on all replicas; weighted by the shares they add up to themselves.
         return [replica.weigh(grad) for grad in present]
-    if id(optimizer) in replica.scaled:
+    if replica.scaled:
         return [replica.zero_if_empty(grad) for grad in present]
     if replica.unreduced:
         raise ValueError(

@@ -39,24 +39,35 @@ Optimizer: TypeAlias = keras.optimizers.Optimizer
 def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Returns a replacement of `Optimizer.scale_loss`, for steps on several replicas.
 
-    The replacement multiplies the loss by the replica's share of the examples, so that the
-    gradients need not be multiplied one by one. A loss with a value for each example
-    (`reduction=None`) is not multiplied: its gradient is that of the sum of the values, and the
-    replicas' sums add up.
+    The replacement returns the replica's estimate of the global batch's loss. The gradient of a
+    loss with a value for each example (`reduction=None`) is that of the sum of the values, so this
+    sum is made an estimate. The gradients are multiplied by the replica's share of the examples
+    when the optimizer gets them, since the step may add other terms to the loss or the gradients.
+
+    In Keras' own step (`Step.weighs_loss`) the loss is multiplied by the share here, so that the
+    gradients need not be multiplied one by one.
     """
 
     def scale_loss(self: Optimizer, loss: Tensor) -> Tensor:
         replica = current_replica()
         if replica is None:
             return original(self, loss)
-        replica.scaled.add(id(self))
-        if has_values_of_examples(loss, replica):
-            loss = replica.zero_if_empty(loss)
-        else:
-            loss = replica.weigh(estimate_of(loss, replica, "The loss of this step"))
-        weighed = original(self, loss)
-        replica.weighed[id(weighed)] = weighed
-        return weighed
+        step = current_step()
+        assert step is not None
+        replica.scaled, replica.unreduced = step.weighs_loss, False
+        has_values = has_values_of_examples(loss, replica)
+        if not has_values:
+            loss = estimate_of(loss, replica, "The loss of this step")
+        if step.weighs_loss:
+            weighed = original(
+                self, replica.zero_if_empty(loss) if has_values else replica.weigh(loss)
+            )
+            replica.weighed[id(weighed)] = weighed
+            return weighed
+        if not has_values:
+            return original(self, loss)
+        of_share = tf.math.divide_no_nan(loss, replica.share_as(loss.dtype))
+        return replica.origins.estimate(original(self, replica.zero_if_empty(of_share)))
 
     return scale_loss
 

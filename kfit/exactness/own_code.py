@@ -60,6 +60,15 @@ def overrides(model: keras.Model, method: str) -> bool:
     return method in vars(model) or getattr(type(model), method) is not getattr(keras.Model, method)
 
 
+def takes_one_loss(model: keras.Model) -> bool:
+    """Returns whether the gradients of one loss reach the optimizer of a model as they are.
+
+    They do in Keras' own `train_step`, unless the optimizer is the program's own.
+    """
+    own_optimizer = type(getattr(model, "optimizer", None)).__module__.partition(".")[0] != "keras"
+    return not overrides(model, "train_step") and not own_optimizer
+
+
 def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
     """Warns if several replicas run code of the user's that kfit cannot read in a graph.
 

@@ -26,6 +26,7 @@ from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.origins import Origins
 from kfit.exactness.rows import number_of_rows, take_rows
 from kfit.internals.graphs import current_graph
+from kfit.internals.thread_settings import with_settings_of_this_thread
 
 _active = threading.local()
 
@@ -74,10 +75,11 @@ class Replica:
         has_all: Whether each replica computes on the whole global batch, because the batch cannot
             be divided among the replicas. Keras' own results are then right on each replica. The
             gradients are equal on all replicas, and the optimizer gets their mean.
-        scaled: Ids of the optimizers whose `scale_loss` the step has called. `scale_loss`
-            multiplies the loss by the share, so the gradients are not multiplied again.
-        weighed: The losses that `scale_loss` has returned, by their ids.
-        unreduced: Whether the model's loss has a value for each example (`reduction=None`).
+        scaled: Whether `scale_loss` has multiplied the loss by the share, so that the gradients
+            are not multiplied again (`Step.weighs_loss`).
+        weighed: The losses that it has multiplied, by their ids.
+        unreduced: Whether the model's loss has a value for each example (`reduction=None`), and the
+            step has not passed it to `scale_loss`.
         reduced: True while an optimizer works with gradients that are already summed over the
             replicas, so that they are not summed again.
         rows: The slice of the global batch's rows that are the replica's examples; None if unknown.
@@ -114,7 +116,7 @@ class Replica:
     examples: Tensor
     share: Tensor
     has_all: bool = False
-    scaled: set[int] = field(default_factory=set)
+    scaled: bool = False
     weighed: dict[int, Tensor] = field(default_factory=dict)
     unreduced: bool = False
     reduced: bool = False
@@ -257,6 +259,9 @@ class Step:
             step.
         gradient_sums: The point at which gradients are summed over the replicas. If None, they are
             summed when the optimizer gets them.
+        weighs_loss: Whether the step passes one loss to `scale_loss`, and the gradients of this
+            loss to the optimizer as they are. Then the loss is multiplied by a replica's share of
+            the examples, in place of the gradients.
 
     Attributes:
         replicas: The replicas of this task whose tracing has begun, by their indices. One item with
@@ -271,8 +276,11 @@ class Step:
         strategy: Strategy,
         accumulation: GradientAccumulation | None = None,
         gradient_sums: GradientSums | None = None,
+        *,
+        weighs_loss: bool = False,
     ) -> None:
         self.strategy = strategy
+        self.weighs_loss = weighs_loss
         self.accumulation = accumulation
         self.gradient_sums = gradient_sums
         self.replicas: dict[int, Replica] = {}
@@ -296,7 +304,8 @@ class Step:
             with _entered(self):
                 return fn(*args)
 
-        return self.strategy.tf_strategy.extended.call_for_each_replica(entered, args=args)
+        on_replica = with_settings_of_this_thread(entered)
+        return self.strategy.tf_strategy.extended.call_for_each_replica(on_replica, args=args)
 
 
 def current_replica() -> Replica | None:

@@ -76,8 +76,10 @@ def of_tape(original: Callable[..., Any]) -> Callable[..., Any]:
       replica's share of the examples.
     - Gradients of weights are not multiplied here, since the optimizer does it later.
 
-    If the step has passed the loss to `scale_loss`, there is nothing to convert, since `scale_loss`
-    has done it. With `output_gradients` nothing is converted either.
+    With `output_gradients` the loss is the sum of the products of the target and these gradients.
+    If the target has rows of examples and the graph does not show what their sum is, it is taken
+    for a sum over the examples: output gradients that the step has computed of a loss have the
+    number of examples in them already.
     """
 
     def gradient(
@@ -127,14 +129,18 @@ def _gradients(
         return compute(target, output_gradients)
     for loss in losses:
         _warn_if_of_gradients(loss, replica)
-    is_weighed = any(id(loss) in replica.weighed for loss in losses)
-    if is_weighed or output_gradients is not None:
+    if any(id(loss) in replica.weighed for loss in losses):
         grads = compute(target, output_gradients)
         replica.origins.estimate(grads)
-        return _summed_early(sources, grads, replica, are_weighed=is_weighed)
+        return _summed_early(sources, grads, replica, are_weighed=True)
     for loss in losses:
         warn_if_combined(loss, replica, _OF_TAPE)
-    addends = [each for loss in losses for each in _addends_of_loss(loss, replica)]
+    given = len(losses) * [None] if output_gradients is None else tf.nest.flatten(output_gradients)
+    addends = [
+        each
+        for loss, factor in zip(losses, given, strict=True)
+        for each in _addends_of_loss(loss, replica, factor)
+    ]
     kinds = {kind for each in addends for kind in each.kinds}
     is_known = _are_known(addends) and "unknown" not in kinds
     is_sum = is_known and all(each.kinds & _ADD_UP for each in addends)
@@ -186,20 +192,38 @@ def _summed_early(sources: Any, grads: Any, replica: Replica, *, are_weighed: bo
     return tf.nest.pack_sequence_as(grads, flat)
 
 
-def _addends_of_loss(loss: Any, replica: Replica) -> list[Addend]:
+def _addends_of_loss(loss: Any, replica: Replica, factor: Any = None) -> list[Addend]:
     """Splits a loss into the terms that are added up in it, as far as the graph shows them.
 
     Only a scalar is split. A loss with a value for each example is one term. Its kind (see
     `kfit.exactness.kinds.Kind`) tells what the sum of the values is, since a tape takes the
     gradient of this sum: "mean" if the values are divided by the number of examples; "rows", which
     is treated like "sum", if they do not depend on this number; otherwise "other".
+
+    Args:
+        loss: The loss.
+        replica: The replica that is being traced.
+        factor: The output gradient of the loss; None if there is none.
     """
+    if factor is not None:
+        return [_with_factor(loss, factor, replica)]
     if _is_scalar(loss):
         return addends_of(loss, replica)
     kinds = kinds_of(loss, replica)
     if kinds == {"rows"}:
         kinds = _KINDS_OF_ROWS.get(power_of_number(loss, replica), frozenset({"other"}))
     return [Addend(loss, 1.0, kinds)]
+
+
+def _with_factor(loss: Any, factor: Any, replica: Replica) -> Addend:
+    """Returns the product of a loss and its output gradient as one term."""
+    if _is_scalar(loss):
+        product = loss * tf.cast(factor, loss.dtype)
+        return Addend(loss, factor, kinds_of(product, replica))
+    product = tf.reduce_sum(loss * tf.cast(factor, loss.dtype))
+    kinds = kinds_of(product, replica)
+    is_readable = kinds <= {"mean", "sum"} and len(kinds) == 1
+    return Addend(loss, factor, kinds if is_readable else frozenset({"sum"}))
 
 
 _KINDS_OF_ROWS: dict[int | None, Kinds] = {0: frozenset({"rows"}), -1: frozenset({"mean"})}

@@ -19,7 +19,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.layer_state import LayerState
 from kfit.exactness.metric_updates import variables_of_own_metrics
-from kfit.exactness.own_code import warn_if_unread
+from kfit.exactness.own_code import takes_one_loss, warn_if_unread
 from kfit.exactness.patches import keras_for_replicas
 from kfit.exactness.replica_context import (
     GradientSums,
@@ -114,7 +114,7 @@ def make_step(
 
     @tf.autograph.experimental.do_not_convert
     def on_several(element: Any, layout: BatchLayout) -> Any:
-        step = Step(strategy, accumulation, gradient_sums)
+        step = Step(strategy, accumulation, gradient_sums, weighs_loss=takes_one_loss(model))
         own_metrics = variables_of_own_metrics(model)
         place = place_of(model_step)
         if not (layout.per_replica or tf.executing_eagerly()):

@@ -34,6 +34,7 @@ from kfit.distribute.owned import owned_variables
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.layer_state import LayerState
+from kfit.exactness.own_code import takes_one_loss
 from kfit.exactness.patches import keras_for_replicas
 from kfit.exactness.replica_context import (
     CannotMeetError,
@@ -146,7 +147,7 @@ class _StaticStep:
             known: The last argument of `part`: a number that is known when the step is traced, or
                 None.
         """
-        step = Step(self._strategy)
+        step = Step(self._strategy, weighs_loss=takes_one_loss(self._model))
         place = place_of(self._model_step)
 
         def on_each(fed: Any) -> Any:

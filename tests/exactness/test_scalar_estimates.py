@@ -332,3 +332,82 @@ def test_what_no_graph_shows_is_warned_of(
     said = [str(each.message) for each in recwarn if "kfit cannot read" in str(each.message)]
     assert len(said) == warned
     assert all(each.startswith(f"With `{how}=True`") for each in said)
+
+
+def scaled_and_decay(self: Any, x: Any, y: Any) -> None:
+    """A decay by hand, added to the gradients of a scaled loss."""
+    with tf.GradientTape() as tape:
+        loss = self.optimizer.scale_loss(self._own_loss(y, self(x, training=True)))
+    variables = self.trainable_variables
+    grads = tape.gradient(loss, variables)
+    self.optimizer.apply([g + 0.5 * v for g, v in zip(grads, variables, strict=True)], variables)
+
+
+def scaled_and_added(self: Any, x: Any, y: Any) -> None:
+    """A regularizer, added to a scaled loss."""
+    with tf.GradientTape() as tape:
+        loss = self.optimizer.scale_loss(self._own_loss(y, self(x, training=True)))
+        loss += 0.1 * ops.sum(self._dense.kernel**2)
+    variables = self.trainable_variables
+    self.optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+def scaled_once(self: Any, x: Any, y: Any) -> None:
+    """A second update, of a loss that was not scaled."""
+    for scale in (self.optimizer.scale_loss, lambda loss: loss):
+        with tf.GradientTape() as tape:
+            loss = scale(self._own_loss(y, self(x, training=True)))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+def scaled_values(self: Any, x: Any, y: Any) -> None:
+    """A value for each example: the gradient is that of their sum."""
+    with tf.GradientTape() as tape:
+        loss = self.optimizer.scale_loss(0.1 * squares(y, self(x, training=True)))
+    variables = self.trainable_variables
+    self.optimizer.apply(tape.gradient(loss, variables), variables)
+
+
+def by_output_gradients(self: Any, x: Any, y: Any) -> None:
+    """The gradient of a loss with respect to the outputs, passed on to the weights."""
+    with tf.GradientTape() as inner:
+        outputs = self(x, training=True)
+        inner.watch(outputs)
+        loss = self._own_loss(y, outputs)
+    of_outputs = inner.gradient(loss, outputs)
+    with tf.GradientTape() as tape:
+        outputs = self(x, training=True)
+    variables = self.trainable_variables
+    grads = tape.gradient(outputs, variables, output_gradients=of_outputs)
+    self.optimizer.apply(grads, variables)
+
+
+def by_scaled_loss(self: Any, x: Any, y: Any) -> None:
+    """A loss with an output gradient that is one number."""
+    with tf.GradientTape() as tape:
+        loss = self._own_loss(y, self(x, training=True))
+    variables = self.trainable_variables
+    grads = tape.gradient(loss, variables, output_gradients=tf.constant(0.5))
+    self.optimizer.apply(grads, variables)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        *(scaled_and_decay, scaled_and_added, scaled_once, scaled_values),
+        *(by_output_gradients, by_scaled_loss),
+    ],
+)
+@pytest.mark.parametrize("loss", ["mean", "sum"])
+def test_each_gradient_counts_once(tiny: Any, take: Any, loss: str) -> None:
+    class Takes(Steps):
+        def train_step(self, data: Any) -> Any:
+            take(self, *data)
+            return {}
+
+    def make() -> keras.Model:
+        return with_own_step(Takes, lambda y, p: 0.2 * EXACT[loss](y, p))
+
+    one, several = (trained(make, tiny.strategy(n)) for n in (1, 3))
+    assert tiny.distance(one[0], several[0]) < 1e-5
