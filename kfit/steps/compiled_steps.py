@@ -15,11 +15,11 @@ from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
 from kfit.heartbeat import Heartbeat
 from kfit.internals.keras_functions import mark_of_function
-from kfit.internals.models import last_compile
+from kfit.internals.models import last_compile, runs_eagerly
 from kfit.steps.async_execution import ScheduledExecution, ScheduledPrediction
 from kfit.steps.execution import Execution, StepExecutor
 from kfit.steps.frozen import Flags, flags_of
-from kfit.steps.metrics import read_metrics
+from kfit.steps.metrics import read_metrics, settings_of_results
 from kfit.steps.prediction import Prediction, Predictor
 
 
@@ -189,14 +189,19 @@ class Graphs:
         collective: all tasks must call it.
         """
         self._forget_if_changed()
-        if "metrics" not in self._made:
+        # A result that Python computes would stay in a graph as it was when it was traced.
+        settings = None if runs_eagerly(self._model) else settings_of_results(self._model)
+        if settings is None:
+            with self._strategy.scope():
+                return read_metrics(self._model, self._strategy)
+        made_for, graph = self._made.get("metrics", (None, None))
+        if made_for != settings:
             # A new `partial` each time: TensorFlow warns if one Python function is traced often.
             read = partial(read_metrics, self._model, self._strategy)
-            # A result that Python computes would stay in a graph as it was when it was traced.
-            eagerly = self._model.run_eagerly
-            self._made["metrics"] = read if eagerly else tf.function(read, autograph=False)
+            graph = tf.function(read, autograph=False)
+            self._made["metrics"] = settings, graph
         with self._strategy.scope():
-            logs: dict[str, Any] = self._made["metrics"]()
+            logs: dict[str, Any] = graph()
         return logs
 
     def _forget_if_changed(self) -> None:

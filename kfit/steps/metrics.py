@@ -59,6 +59,36 @@ def _summed(variables: Sequence[keras.Variable], strategy: Strategy) -> list[Any
     return [strategy.local_results(total)[0] for total in strategy.run(on_replica)]
 
 
+def settings_of_results(model: keras.Model) -> Any:
+    """Returns the settings from which Keras computes the results of a model's metrics.
+
+    Keras computes the results of an epoch or an evaluation in Python, and so with the settings that
+    the metrics have then. A graph that reads the results is good for one value of this function.
+
+    Returns:
+        A value to compare; None if the program's own code computes a result, so that nothing tells
+        on what it depends.
+    """
+    if own_method(model, "get_metrics_result") is not None:
+        return None
+    compiled = compiled_metrics(model)
+    settings = []
+    for metric in model.metrics:
+        for part in compiled.metrics if metric is compiled else [metric]:
+            if "result" in vars(part) or not _is_of_keras(type(part).result):
+                return None
+            plain = {name: v for name, v in vars(part).items() if isinstance(v, _PLAIN)}
+            settings.append((id(part), plain))
+    return settings
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def _is_of_keras(function: Any) -> bool:
+    return str(function.__module__).partition(".")[0] == "keras"
+
+
 def reset_metrics(model: keras.Model) -> None:
     """Does what `model.reset_metrics()` does, in less time.
 

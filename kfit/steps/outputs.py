@@ -66,11 +66,13 @@ class Outputs:
 
     def logs(self, kept: Any) -> dict[str, Any]:
         """Makes the logs of what the last step has kept (`kept`), perhaps after a loop."""
-        outputs = None
-        if isinstance(kept, dict):
-            outputs = {name: self._joined(name, value) for name, value in kept.items()}
         results = self._returned.results if self._strategy.num_replicas > 1 else {}
-        return combine(outputs, read_metrics(self._model, self._strategy), results)
+        if not isinstance(kept, dict):
+            return combine(None, read_metrics(self._model, self._strategy), results)
+        outputs = {name: self._joined(name, value) for name, value in kept.items()}
+        # A result that Python computes can be read in no graph, and here it need not be.
+        metrics = read_metrics(self._model, self._strategy) if results else {}
+        return combine(outputs, metrics, results)
 
     def _joined(self, name: str, value: Any) -> Any:
         of_batch = self._returned.rows.get(name)
