@@ -373,9 +373,9 @@ def _joined(parts: list[Any]) -> Any:
         return joined_rows(parts)
     if any(isinstance(part, tf.RaggedTensor) for part in parts):
         return tf.concat(parts, 0)  # batches of other inner sizes, some of which were concatenated
+    if len(parts) == 1:
+        return np.array(parts[0])  # the program may write to it, as to Keras' arrays
     arrays = [np.asarray(part) for part in parts]
-    if len(arrays) == 1:
-        return arrays[0]
     arrays = [np.atleast_1d(array) for array in arrays]  # scalars, perhaps of several batches
     if len({array.shape[1:] for array in arrays}) == 1:
         return np.concatenate(arrays)

@@ -123,3 +123,16 @@ def test_functions_may_be_made_eager_between_two_predictions(tiny: Any, replicas
         seen.clear()
         predict()
         assert not seen
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_predictions_may_be_written_to(tiny: Any, replicas: int) -> None:
+    trainer = kfit.Trainer(tiny.model(), tiny.strategy(replicas))
+    x = tiny.data(8)[0]
+    for predicted in (
+        trainer.predict_on_batch(x),
+        trainer.predict(x, batch_size=8, verbose=0),
+        trainer.predict(x, batch_size=4, verbose=0),
+    ):
+        predicted[0] = 7.0
+        assert np.all(predicted[0] == 7.0)
