@@ -58,6 +58,7 @@ class GradientAccumulation:
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
         self._parts: dict[tuple[int, int], _Part] = {}
+        self._windows: dict[int, int] = {}
         self._fold = tf.function(self._folded, autograph=False)
 
     def part(self, optimizer: Optimizer, place: int) -> tf.Variable:
@@ -70,6 +71,8 @@ class GradientAccumulation:
             optimizer: The optimizer.
             place: The index of the model variable among those of the optimizer.
         """
+        # What the graph that is traced now goes by, whatever the optimizer is set to later.
+        self._windows[id(optimizer)] = int(optimizer.gradient_accumulation_steps)
         key = id(optimizer), place
         if key not in self._parts:
             total = accumulated_gradients(optimizer)[place]
@@ -91,7 +94,7 @@ class GradientAccumulation:
         is accumulated, it does nothing.
         """
         optimizers = {id(part.optimizer): part.optimizer for part in self._parts.values()}
-        if any(_is_in_window(optimizer) for optimizer in optimizers.values()):
+        if any(_is_in_window(each, self._windows[place]) for place, each in optimizers.items()):
             with self._strategy.scope():
                 self._fold(len(self._parts))
 
@@ -113,11 +116,14 @@ class GradientAccumulation:
         self._strategy.run(fold)
 
 
-def _is_in_window(optimizer: Optimizer) -> bool:
+def _is_in_window(optimizer: Optimizer, window: int) -> bool:
     """Returns whether an optimizer has accumulated gradients since its last update.
 
     If not, each replica's own sums are zero, so `settle` has nothing to do.
+
+    Args:
+        optimizer: The optimizer.
+        window: The number of steps between two updates.
     """
     # Private, because the public `iterations` counts windows and not steps.
-    steps = int(step_count(optimizer).numpy())
-    return steps % int(optimizer.gradient_accumulation_steps) != 0
+    return int(step_count(optimizer).numpy()) % window != 0

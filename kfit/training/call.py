@@ -12,6 +12,7 @@ import keras
 
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
+from kfit.internals.models import runs_eagerly
 from kfit.report import Account
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.pace import Pace
@@ -136,10 +137,14 @@ class Call:
     def fixed_steps(self, hooks: BatchHooks) -> int | None:
         """Returns the number of steps in each graph call, or None if it is to be adapted.
 
+        Steps that run eagerly are taken one by one, since Python code in them may set
+        `model.stop_training`, and several together would not be faster.
+
         Args:
             hooks: As for `pace`.
         """
-        return self.steps_per_execution or (1 if self.watching(hooks) else None)
+        takes_one = bool(self.watching(hooks)) or runs_eagerly(self.model)
+        return self.steps_per_execution or (1 if takes_one else None)
 
     def watching(self, hooks: BatchHooks) -> tuple[str, ...]:
         """Returns the classes of the callbacks for which each step is a graph call of its own.

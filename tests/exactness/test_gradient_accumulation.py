@@ -43,7 +43,7 @@ def accumulating(tiny: Any, window: int = 4, **compiled: Any) -> keras.Model:
 def test_one_exchange_a_window(tiny: Any, dtype: str | None) -> None:
     strategy = Counts(gradient_dtype=dtype)
     x, y = tiny.data(80)
-    trainer = kfit.Trainer(accumulating(tiny, run_eagerly=True), strategy)
+    trainer = kfit.Trainer(accumulating(tiny, run_eagerly=True, steps_per_execution=4), strategy)
     trainer.fit(x, y, epochs=2, **FIXED)  # eight steps
     replicas, windows = 2, 2
     gradients = len(trainer.model.trainable_variables)
@@ -196,3 +196,20 @@ def test_an_optimizer_that_is_built_within_a_step(tiny: Any) -> None:
             trainer.fit(*tiny.data(101), **FIXED)
         ended.append([v.numpy() for v in [*model.variables, *model.own.variables]])
     assert tiny.distance(*ended) < 1e-5
+
+
+def test_the_window_is_that_of_the_traced_step(tiny: Any) -> None:
+    """As in Keras, another number counts from the next `compile` on."""
+    x, y = tiny.data(24)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": False, "verbose": 0}
+
+    def trained(make: Any) -> keras.Model:
+        model = tiny.model(optimizer=keras.optimizers.SGD(0.1, gradient_accumulation_steps=3))
+        trainer = make(model)
+        trainer.fit(x, y, **options)
+        model.optimizer.gradient_accumulation_steps = None
+        trainer.fit(x, y, **options)
+        return model
+
+    one = trained(lambda model: model)
+    assert tiny.distance(one, trained(lambda m: kfit.Trainer(m, tiny.strategy(2)))) < 1e-5

@@ -723,3 +723,27 @@ def test_compile_in_a_batch_hook_is_refused(tiny: Any, mode: str) -> None:
     call = {"train": kfit.fit, "test": kfit.evaluate}[mode]
     with pytest.raises(ValueError, match=f"among the steps.*on_{mode}_batch_end"):
         call(model, x, y, 8, strategy="one_device", callbacks=[hook], verbose=0)
+
+
+def test_python_code_of_an_eager_step_stops_training_after_that_step(tiny: Any) -> None:
+    class Stops(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.count = keras.layers.Dense(3), 0
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> Any:
+            self.count += 1
+            self.stop_training = self.count >= 3
+            return super().train_step(data)
+
+    def steps_of(trainer_of: Any) -> int:
+        model = Stops()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss, run_eagerly=True)
+        trainer_of(model).fit(*tiny.data(40), batch_size=4, epochs=2, verbose=0)
+        return model.count
+
+    assert steps_of(lambda model: kfit.Trainer(model, "one_device")) == steps_of(lambda m: m)
