@@ -281,11 +281,31 @@ def of_predictions(outputs: Any, replica: Replica) -> Any:
 
     def part(value: Any) -> Any:
         tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
-        if not isinstance(tensor, tf.Tensor) or tensor.shape.rank != 0:
+        if not isinstance(tensor, tf.Tensor):
+            return value
+        if tensor.shape.rank != 0:
+            _warn_if_not_of_examples(tensor, replica)
             return value
         return _part("A scalar that `predict_step` returns", tensor, replica, is_result=False)
 
     return tf.nest.map_structure(part, outputs)
+
+
+def _warn_if_not_of_examples(prediction: Tensor, replica: Replica) -> None:
+    """Warns if a prediction is known to have no row for each example along its first axis."""
+    if not replica.can_be_read or replica.has_all:
+        return
+    kinds = kinds_of(prediction, replica)
+    has_rows_elsewhere = kinds == {"rows"} and axis_of_rows(prediction, replica) != 0
+    if has_rows_elsewhere or kinds in ({"mean"}, {"sum"}):
+        warn_user(
+            "A prediction has no row for each example along its first axis: it is a mean or a sum "
+            "over the examples, or has the examples along another axis. Each replica predicts its "
+            "own examples, and what `predict` returns are the predictions of all replicas, one "
+            "after the other along the first axis. So it depends on how many replicas there are. "
+            "Return the examples along the first axis, and compute the rest from what `predict` "
+            "returns."
+        )
 
 
 def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> str | None:

@@ -136,3 +136,28 @@ def test_predictions_may_be_written_to(tiny: Any, replicas: int) -> None:
     ):
         predicted[0] = 7.0
         assert np.all(predicted[0] == 7.0)
+
+
+@pytest.mark.parametrize(
+    ("compute", "is_told"),
+    [
+        (lambda p: tf.reduce_mean(p, 0), True),
+        (lambda p: tf.reduce_sum(p, 0), True),
+        (tf.transpose, True),
+        (lambda p: p, False),
+        (lambda p: tf.nn.softmax(p)[:, 1:], False),
+        (lambda p: tf.map_fn(lambda row: 2.0 * row, p), False),
+        (lambda p: tf.argmax(p, 1), False),
+    ],
+)
+def test_predictions_that_are_not_of_examples_are_told(
+    tiny: Any, compute: Any, is_told: bool, recwarn: Any
+) -> None:
+    class Model(keras.Sequential):
+        def predict_step(self, data: Any) -> Any:
+            return compute(super().predict_step(data))
+
+    trainer = kfit.Trainer(tiny.model(cls=Model), tiny.strategy(2))
+    trainer.predict(tiny.data(8)[0], batch_size=4, verbose=0)
+    told = [each for each in recwarn if "no row for each example" in str(each.message)]
+    assert bool(told) == is_told
