@@ -10,12 +10,12 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from kfit.cluster.cluster import Cluster, ClusterError, split_address
 from kfit.cluster.loopback import kept_to_this_host
 from kfit.cluster.resolvers import start_timeout_of
 from kfit.cluster.sockets import call, explain, listen
+from kfit.heartbeat.signal_handlers import TemporaryHandlers
 
 _LOOK_INTERVAL = 1.0
 # Seconds for one call. A call of a host that is down takes all of them, so calls run in parallel.
@@ -62,14 +62,10 @@ def serve(cluster: Cluster) -> int:
         )
     print(f"kfit: {task} serves on {cluster.address}", flush=True)
     done = threading.Event()
-    previous: Any = None
-    if threading.current_thread() is threading.main_thread():
-        previous = signal.signal(signal.SIGTERM, lambda *_: done.set())
-    try:
+    with TemporaryHandlers(lambda *_: done.set()) as handlers:
+        if threading.current_thread() is threading.main_thread():
+            handlers.take(signal.SIGTERM)
         _wait(cluster, done, start_timeout_of())
-    finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
     del server
     return int(_TOLD_TO_STOP) if done.is_set() else 0
 

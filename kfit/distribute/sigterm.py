@@ -16,6 +16,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kfit.heartbeat.signal_handlers import Disposition
+
 
 @contextmanager
 def sigterm_kept() -> Iterator[None]:
@@ -25,12 +27,12 @@ def sigterm_kept() -> Iterator[None]:
     context. Outside of the main thread the context does nothing, since Python can set signal
     handlers only in the main thread.
     """
-    before = signal.getsignal(signal.SIGTERM)
-    # If it is None, the handler was not installed from Python, so Python cannot install it again.
-    if before is None or threading.current_thread() is not threading.main_thread():
+    before = Disposition.of(signal.SIGTERM)
+    # If it is None, Python does not know what the program that runs Python does with the signal.
+    if before.handler is None or threading.current_thread() is not threading.main_thread():
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        before.restore(signal.SIGTERM)

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from kfit.heartbeat.signal_handlers import TemporaryHandlers
+
 # Slurm's users commonly choose SIGUSR1 as the signal that announces the end of a job.
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -19,9 +21,9 @@ PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
 def signals_to(put: Callable[[int], None]) -> Iterator[None]:
     """Context in which SIGINT, SIGTERM, SIGHUP and SIGUSR1 do not end the process, but call `put`.
 
-    So the supervisor of a run survives the signal, and can stop its tasks. A signal that the
-    process ignores stays ignored. Outside of the main thread the context has no effect, since
-    Python handles signals only in the main thread.
+    So the supervisor of a run survives the signal, and can stop its tasks. A process that is forked
+    meanwhile handles signals as before. A signal that the process ignores stays ignored. Outside of
+    the main thread the context has no effect, since Python handles signals only in the main thread.
 
     Args:
         put: A function that is called with the number of each signal, from a signal handler.
@@ -33,13 +35,11 @@ def signals_to(put: Callable[[int], None]) -> Iterator[None]:
     def handle(signum: int, frame: FrameType | None) -> None:
         put(signum)
 
-    taken = [signum for signum in FORWARDED if signal.getsignal(signum) is not signal.SIG_IGN]
-    before = {signum: signal.signal(signum, handle) for signum in taken}
-    try:
+    with TemporaryHandlers(handle) as handlers:
+        for signum in FORWARDED:
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                handlers.take(signum)
         yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 @contextlib.contextmanager

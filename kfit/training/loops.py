@@ -86,7 +86,7 @@ def fit(state: FitState, executor: Callable[[], StepExecutor]) -> None:
     executor().settle()  # an earlier call may have failed before it did so
     points = call.points = SavePoints(state, heartbeat)
     succeeded = False
-    with StopSignals() as call.signals:
+    with StopSignals(saves=points.save_stops) as call.signals:
         try:
             with heartbeat.phase(Phase.RESTORING):
                 points.begin()

@@ -69,6 +69,11 @@ class SavePoints:
     def __bool__(self) -> bool:
         return bool(self._callbacks)
 
+    @property
+    def save_stops(self) -> bool:
+        """Whether the state is saved when a signal stops training."""
+        return any(callback.defines("saved_in") for callback in self._callbacks)
+
     def begin(self) -> None:
         """Looks for a snapshot to resume from; called before `on_train_begin`.
 

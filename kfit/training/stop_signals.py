@@ -9,6 +9,9 @@ In all cases all tasks stop after the same step, and BackupAndRestore saves the 
 step. A second Ctrl-C stops at once. So does the first signal while training resumes, before it has
 taken a step: then there is nothing to save, and to read the data up to the position of the snapshot
 may take long.
+
+A handler that the program itself has installed is called as it is without kfit. Only if the step
+can be saved does the signal stop training, too; otherwise it is the program's alone, as in Keras.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
 
 from kfit.heartbeat import VARIABLE, Heartbeat
+from kfit.heartbeat.signal_handlers import Disposition, TemporaryHandlers
 from kfit.heartbeat.stop_notes import ON_ANOTHER
 from kfit.heartbeat.terminal import in_notebook
 from kfit.heartbeat.tracebacks import say_nothing_of
@@ -47,25 +50,42 @@ class StopSignals:
 
     The loop of `fit` checks after each execution (graph call) whether a signal has arrived. Signals
     are recorded only in the main thread, since Python gives them to no other thread. In another
-    thread the context does nothing. A handler of TensorFlow's multi-worker strategy, which swallows
-    SIGTERM, is replaced within the context.
+    thread the context does nothing.
+
+    A handler of the program, in Python, is called first when its signal arrives. If the state is
+    not saved, the signal is not recorded: then only the program knows what has to follow. A handler
+    in C, such as that of `faulthandler`, cannot be called from here, so its signal is left to it.
+    But for SIGTERM it is replaced within the context: TensorFlow's multi-worker strategy installs
+    one that swallows the signal.
+
+    Args:
+        saves: Whether the state is saved when a signal stops training.
 
     Attributes:
         received: The number of the first signal that arrived; 0 if there was none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, saves: bool) -> None:
         self.received = 0
-        self._stops_at_once = False
-        self._before: dict[int, Any] = {}
+        self._saves = saves
+        self._stops_at_once = self._is_interrupted = False
+        self._handlers = TemporaryHandlers(self._handle)
 
     def __enter__(self) -> StopSignals:
+        self._handlers.__enter__()
         if threading.current_thread() is threading.main_thread():
             for signum in _HEARD:
-                # A process that was started with a signal ignored (`nohup`) goes on ignoring it.
-                if signal.getsignal(signum) not in (signal.SIG_IGN, None):
-                    self._before[signum] = signal.signal(signum, self._handle)
+                if self._records(signum, Disposition.of(signum)):
+                    self._handlers.take(signum)
         return self
+
+    def _records(self, signum: int, before: Disposition) -> bool:
+        if before.is_in_c:
+            return signum == signal.SIGTERM and before.handler is not None
+        if before.is_of_program:
+            return self._saves
+        # A process that was started with a signal ignored (`nohup`) goes on ignoring it.
+        return before.handler is not signal.SIG_IGN
 
     def __exit__(
         self,
@@ -73,9 +93,7 @@ class StopSignals:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        self._before.clear()
+        self._handlers.__exit__(kind, error, traceback)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -100,16 +118,21 @@ class StopSignals:
         stop(signum)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if signum == signal.SIGINT and self.received == signal.SIGINT:
+        before = self._handlers.before(signum)
+        if before.is_of_program:
+            before.handler(signum, frame)  # what it raises stops training at once, as in Keras
+        is_interrupt = signum == signal.SIGINT
+        if is_interrupt and self._is_interrupted:
             raise KeyboardInterrupt
+        self._is_interrupted = self._is_interrupted or is_interrupt
         if self._stops_at_once:
             self._stops_at_once, self.received = False, signum
             self._stop_now(signum)
-        if not self.received:
-            self.received = signum
+        if is_interrupt or not self.received:
+            self.received = self.received or signum
             if not os.environ.get(VARIABLE):  # a supervisor says it once for all of its tasks
                 name = signal.Signals(signum).name
-                hint = "; again to stop at once" if signum == signal.SIGINT else ""
+                hint = "; again to stop at once" if is_interrupt else ""
                 # The line may show "^C", or the progress bar of another library.
                 text = f"\nkfit: {name}: stopping after this step{hint}"
                 print(text, file=sys.stderr, flush=True)

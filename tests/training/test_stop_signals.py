@@ -1,5 +1,7 @@
 """Signals are noted; what follows is documented."""
 
+import contextlib
+import faulthandler
 import os
 import signal
 import threading
@@ -19,7 +21,7 @@ from kfit.training.stop_signals import Preempted, StopSignals, stop, tell_what_i
 
 
 def test_the_first_signal_is_noted(capfd: Any) -> None:
-    with StopSignals() as signals:
+    with StopSignals(saves=True) as signals:
         assert signals.received == 0
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -28,17 +30,82 @@ def test_the_first_signal_is_noted(capfd: Any) -> None:
 
 
 def test_a_second_ctrl_c_stops_at_once() -> None:
-    with StopSignals() as signals:
+    with StopSignals(saves=True) as signals:
         os.kill(os.getpid(), signal.SIGINT)
         assert signals.received == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+def test_a_second_ctrl_c_stops_at_once_after_another_signal(capfd: Any) -> None:
+    with StopSignals(saves=True) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert "SIGINT: stopping after this step; again to stop at once" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_handler_of_the_program_is_called(saves: bool, signum: int) -> None:
+    called: list[int] = []
+    with handled(signum, lambda number, frame: called.append(number)):
+        with StopSignals(saves=saves) as signals:
+            os.kill(os.getpid(), signum)
+            assert called == [signum]
+            assert signals.received == (signum if saves else 0)
+        os.kill(os.getpid(), signum)
+        assert called == [signum, signum]
+
+
+def test_what_a_handler_of_the_program_raises_stops_at_once() -> None:
+    def handle(number: int, frame: Any) -> None:
+        raise ZeroDivisionError
+
+    raises = pytest.raises(ZeroDivisionError)
+    with handled(signal.SIGUSR1, handle), StopSignals(saves=True), raises:
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_handler_in_c_is_there_afterwards(signum: int, tmp_path: Path) -> None:
+    """SIGTERM is taken from such a handler within, since TensorFlow installs one."""
+    with open(tmp_path / "stacks", "w+") as file:
+        faulthandler.register(signum, file=file)
+        try:
+            with StopSignals(saves=True) as signals:
+                os.kill(os.getpid(), signum)
+                assert signals.received == (signum if signum == signal.SIGTERM else 0)
+            os.kill(os.getpid(), signum)
+        finally:
+            faulthandler.unregister(signum)
+        file.seek(0)
+        dumps = file.read().count("test_a_handler_in_c_is_there_afterwards")
+        assert dumps == (1 if signum == signal.SIGTERM else 2)
+
+
+def test_a_fit_in_a_hook_hears_signals() -> None:
+    with StopSignals(saves=False), StopSignals(saves=False) as inner:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert inner.received == signal.SIGTERM
+
+
+@contextlib.contextmanager
+def handled(signum: int, handler: Any) -> Iterator[None]:
+    """The program has a handler of its own."""
+    before = signal.signal(signum, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signum, before)
+
+
 def test_what_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        with StopSignals() as signals:
+        with StopSignals(saves=True) as signals:
             os.kill(os.getpid(), signal.SIGUSR1)
             assert signals.received == 0
         assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
@@ -50,7 +117,7 @@ def test_other_threads_hear_nothing() -> None:
     heard = []
 
     def work() -> None:
-        with StopSignals() as signals:
+        with StopSignals(saves=True) as signals:
             heard.append(signals.received)
 
     thread = threading.Thread(target=work)
@@ -89,7 +156,7 @@ def test_who_got_the_signal_is_told(
 
 
 def test_while_training_resumes_a_signal_stops_at_once(capfd: Any) -> None:
-    with StopSignals() as signals:
+    with StopSignals(saves=True) as signals:
         with pytest.raises(Preempted), signals.at_once():
             os.kill(os.getpid(), signal.SIGTERM)
         assert signals.received == signal.SIGTERM
@@ -141,6 +208,29 @@ def test_reading_data_again_is_stopped_at_once(kind: str, tiny: Any, tmp_path: P
     assert reads < 60  # of 100
     assert time.monotonic() - start < 60
     assert len(list(tmp_path.glob("g*"))) == 1
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_program_that_handles_a_signal_itself(tiny: Any, saves: bool, tmp_path: Path) -> None:
+    """Without BackupAndRestore it ends by what it does; with it, the step is saved as well."""
+    fits.forget()
+    (x, y), model, called = tiny.data(16), tiny.model(), []
+
+    def handle(number: int, frame: Any) -> None:
+        called.append(number)
+        model.stop_training = True
+
+    sends = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    callbacks = [sends, kfit.callbacks.BackupAndRestore(tmp_path)] if saves else [sends]
+    stops = pytest.raises(Preempted) if saves else contextlib.nullcontext()
+    with handled(signal.SIGTERM, handle), stops:
+        trainer = kfit.Trainer(model, tiny.strategy(1))
+        history = trainer.fit(x, y, epochs=3, verbose=0, callbacks=callbacks)
+        assert history.epoch == [0]
+    assert called == [signal.SIGTERM]
+    assert bool(list(tmp_path.glob("g*"))) == saves
 
 
 class Ends(keras.callbacks.Callback):
