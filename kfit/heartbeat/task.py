@@ -383,7 +383,7 @@ class Heartbeat:
             busy: The average number of cores that the process has used since the last progress.
         """
         slots = self.slots
-        text = place.encode()[-MOST_OF_PLACE:]
+        text = place.encode(errors="replace")[-MOST_OF_PLACE:]  # a path need not be UTF-8
         slots[PLACE_VERSION] += 1
         self._text[: len(text)] = text
         slots[PLACE_SIZE] = len(text)

@@ -183,6 +183,14 @@ def test_what_was_found_in_one_stall_is_not_told_of_the_next(reader: HeartbeatRe
     assert (pulse.place, pulse.in_user_code, pulse.busy) == ("", False, 0.0)
 
 
+def test_a_place_need_not_be_utf_8(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    with heartbeat.phase(Phase.READING_STEP):
+        _, _, began = heartbeat.stall()
+        heartbeat.note_place(began, os.fsdecode(b"caf\xe9/train.py:3"), True, 0.5)
+        assert reader.read().place == "caf?/train.py:3"
+
+
 def test_a_phase_ends_with_an_error_too(reader: HeartbeatReader) -> None:
     heartbeat = of(reader)
     with pytest.raises(KeyError), heartbeat.call(), heartbeat.phase(Phase.STEP, 3.0):
