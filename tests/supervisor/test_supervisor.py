@@ -21,7 +21,7 @@ import pytest
 from kfit.supervisor import process_group as generation_module
 from kfit.supervisor.policy import SupervisorPolicy
 from kfit.supervisor.process_group import TaskCommand, TaskExit
-from kfit.supervisor.reaper import Reaper
+from kfit.supervisor.reaper import Reaper, watch
 from kfit.supervisor.supervisor import Supervisor
 
 # Many times what starting or ending a tiny process takes.
@@ -254,6 +254,48 @@ def test_the_group_of_a_task_is_killed_before_its_number_can_be_another_ones(
     assert supervise(task("worker 0", FINE), task("worker 1", FINE))[0] == 0
     zombie = psutil.STATUS_ZOMBIE
     assert sorted(seen) == [("killed", zombie)] * 2 + [("removed", zombie)] * 2
+
+
+def test_the_reaper_ends_at_the_farewell_though_another_process_holds_its_pipe() -> None:
+    reading, writing = os.pipe()
+    with open(reading) as lines, open(writing, "w") as others:
+        others.write("+1\n-1\nthe supervisor lives\n")
+        others.flush()
+        reaper = threading.Thread(target=watch, args=(lines, ()), daemon=True)
+        reaper.start()
+        reaper.join(60)
+        has_ended = not reaper.is_alive()
+        others.close()  # which ends the thread otherwise
+        reaper.join(60)
+    assert has_ended
+
+
+def test_the_reaper_notices_a_kill_of_the_supervisor_that_a_forked_process_outlives(
+    tmp_path: Path,
+) -> None:
+    program = """
+        import os, signal, sys, time
+        from kfit.supervisor.reaper import Reaper
+        reaper = Reaper(sys.argv[1])
+        child = os.fork()
+        if child == 0:
+            time.sleep(600)
+        print(child, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    run = [sys.executable, "-c", textwrap.dedent(program), str(folder)]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        child = int(supervisor.stdout.readline())
+        try:
+            deadline = time.monotonic() + 60
+            while folder.exists():
+                assert time.monotonic() < deadline, "the reaper waits for the forked process"
+                time.sleep(0.02)
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_the_end_of_a_task_is_found_within_half_a_second(
