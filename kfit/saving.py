@@ -139,7 +139,7 @@ def write_directory(path: str | os.PathLike[str]) -> str:
     if is_chief():
         return os.fspath(path)
     aside = tempfile.mkdtemp(prefix="kfit-not-chief-")
-    atexit.register(shutil.rmtree, aside, ignore_errors=True)
+    atexit.register(_remove_at_end, aside, os.getpid())
     return aside
 
 
@@ -226,6 +226,17 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remove_at_end(directory: str, process: int) -> None:
+    """Removes a directory at the end of the process that has made it, not of a forked one.
+
+    Args:
+        directory: The path of the directory.
+        process: The ID of the process that has made it.
+    """
+    if os.getpid() == process:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _remove(path: str) -> None:

@@ -109,6 +109,10 @@ def test_a_directory_for_a_checkpoint_manager(tmp_path: Any) -> None:
         import kfit
         directory = kfit.saving.write_directory(sys.argv[1])
         open(os.path.join(directory, "checkpoint"), "w").close()
+        if os.fork() == 0:
+            sys.exit()  # a forked process leaves the directory to the other one
+        os.wait()
+        assert os.listdir(directory) == ["checkpoint"]
         print(directory)
     """
     run = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]

@@ -48,6 +48,22 @@ _FAILED, _ENDED = 1, 2
 _UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN)
 """Errors of a connection that the operating system has given up, since nothing comes back."""
 
+_rings: weakref.WeakSet[Ring] = weakref.WeakSet()
+"""The rings of this process."""
+
+
+def _close_in_child() -> None:
+    """Closes the connections of the rings in a process that was just forked.
+
+    The connections are those of its parent. Otherwise this process would say farewell for the
+    parent when it ends, and the neighbours would not notice an end of the parent before.
+    """
+    for ring in list(_rings):
+        ring.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
 
 class ExchangeError(ConnectionError):
     """An error that is raised if workers can no longer exchange data.
@@ -99,6 +115,7 @@ class Ring:
         self.seconds = 0.0
         self._lock = threading.Lock()
         self._heartbeat = Heartbeat.of_environment()
+        _rings.add(self)
         atexit.register(_say_farewell, weakref.ref(self))
         for connection in (left, right):
             connection.setblocking(False)

@@ -4,6 +4,7 @@ import errno
 import itertools
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -165,6 +166,33 @@ def test_only_a_program_that_no_error_ends_says_farewell(monkeypatch: pytest.Mon
         (raised,) = sums_of(rings[:1], [[np.ones(9)]])
         assert ("has ended its program" in str(raised)) == (error is None)
     _say_farewell(lambda: None)
+
+
+FORKING = """
+import os, signal, socket, sys, time
+from kfit.distribute.ring import Ring
+
+left, right = socket.socketpair(), socket.socketpair()
+ring = Ring(0, ["worker 0", "worker 1"], left[0], right[0])
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+try:
+    ring.close()
+    right[1].settimeout(60)
+    print(right[1].recv(1))
+finally:
+    os.kill(child, signal.SIGKILL)
+"""
+
+
+def test_a_forked_process_neither_says_farewell_nor_holds_the_connections() -> None:
+    run = [sys.executable, "-c", FORKING]
+    done = subprocess.run(run, stdout=subprocess.PIPE, text=True, timeout=180, check=True)
+    assert done.stdout == "b''\n"  # worker 1 has read no farewell, and then the end
 
 
 def test_restarts_are_not_recommended_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
