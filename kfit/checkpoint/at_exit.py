@@ -20,10 +20,15 @@ library can be registered, with arguments that are chosen beforehand. The functi
 in this order; `root` is a descriptor of the directory `/`, and 7 one of the directory of snapshots.
 All paths to delete begin with `/proc/self/fd/0`, the directory that descriptor 0 refers to:
 
-    fflush(NULL)              writes buffered output, while all descriptors are still unchanged
+    fflush_unlocked(stdout)   writes buffered output, while all descriptors are still unchanged
+    fflush_unlocked(stderr)
     close(0)                  closes descriptor 0
     dup2(root, status)        makes the descriptor with the number `status` refer to `/`
     unlink("/proc/self/fd/0/proc/self/fd/7/.kfit-ending"), and then each file of a snapshot
+
+`fflush(NULL)` would wait for the locks of all streams, and a thread that waits for a line from the
+terminal holds the lock of `stdin` for ever. So only the streams for output are flushed, and without
+their locks, as `exit` itself does afterwards.
 
 The descriptors of the directory and of each snapshot's folder are opened when their content is
 known to be kfit's. So nothing is deleted elsewhere if a folder is replaced by a link afterwards.
@@ -206,7 +211,11 @@ def clear_all() -> None:
     if found:
         root = int(os.path.basename(_opened("/")))
         # `dup2` may replace a descriptor with buffered output, so that is written first.
-        found[:0] = [(_LIBC.fflush, None), (_LIBC.close, 0), (_LIBC.dup2, root)]
+        flushes = [
+            (_LIBC.fflush_unlocked, ctypes.c_void_p.in_dll(_LIBC, name).value)
+            for name in ("stdout", "stderr")
+        ]
+        found[:0] = [*flushes, (_LIBC.close, 0), (_LIBC.dup2, root)]
     for function, argument in reversed(found):  # what is registered last is called first
         address = ctypes.cast(function, ctypes.c_void_p)
         # Not a private name: it is part of the C library's public ABI.

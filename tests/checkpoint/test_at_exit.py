@@ -113,6 +113,36 @@ def test_snapshots_go_when_the_process_ends_by_itself(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "backup")
 
 
+def test_a_thread_that_waits_for_a_line_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """The thread is in a function of the C library, as in `input` at a terminal."""
+    program = """
+import ctypes, sys, threading, time
+from kfit.checkpoint import at_exit
+from kfit.checkpoint.lock import DirectoryLock
+
+libc = ctypes.CDLL(None)
+threading.Thread(target=libc.getchar, daemon=True).start()
+time.sleep(1)
+lock = DirectoryLock(sys.argv[1])
+at_exit.finish(sys.argv[1], lock.lock_count)
+lock.release()
+libc.printf(b"buffered")
+"""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("KFIT_")}
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    run = [sys.executable, "-c", program, str(backup)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(run, stdin=pipe, stdout=pipe, env=clean) as process:
+        try:
+            assert process.wait(120) == 0
+        finally:
+            process.kill()
+        assert process.stdout is not None
+        assert process.stdout.read() == b"buffered"
+    assert not backup.exists()
+
+
 @pytest.mark.long
 def test_a_folder_that_is_exchanged_for_a_link_at_the_end_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
