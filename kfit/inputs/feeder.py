@@ -7,9 +7,9 @@ borrows the iterator of an earlier call, if there is one for batches of the same
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -69,8 +69,9 @@ class Feeder:
 
 
 _unused: deque[Feeder] = deque(maxlen=8)
-"""Iterators that no call uses now, the one that was used last at the end."""
-_lock = threading.Lock()
+"""Iterators that no call uses now, the one that was used last at the end. There is
+no lock, since each operation is atomic: the finalizer of an iterator that `predict_iter` has
+returned may give a `Feeder` back at any time, also in the thread that is borrowing one."""
 
 
 def lent(spec: Sequence[tf.TensorSpec]) -> Feeder:
@@ -78,9 +79,9 @@ def lent(spec: Sequence[tf.TensorSpec]) -> Feeder:
 
     It is one that was given back or, if there is none for this spec, a new one.
     """
-    with _lock:
-        for feeder in list(_unused):
-            if feeder.spec == tuple(spec) and feeder.runtime is runtime():
+    for feeder in _unused.copy():
+        if feeder.spec == tuple(spec) and feeder.runtime is runtime():
+            with suppress(ValueError):  # another thread has just borrowed it
                 _unused.remove(feeder)
                 return feeder
     return Feeder(spec)
@@ -88,5 +89,4 @@ def lent(spec: Sequence[tf.TensorSpec]) -> Feeder:
 
 def take_back(feeder: Feeder) -> None:
     """Gives back a `Feeder` that `lent` returned, so that a later call can use it."""
-    with _lock:
-        _unused.append(feeder)
+    _unused.append(feeder)

@@ -165,3 +165,22 @@ def test_large_batches_take_a_pipeline() -> None:
     predicted = kfit.Trainer(made, "one_device").predict(x, batch_size=10, verbose=0)
     assert predicted.shape == (40, 1)
     assert not feeder._unused
+
+
+def test_one_may_be_given_back_while_another_is_borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may end a prediction at any time, which then gives back its own."""
+    unused, used, borrowed = lent(SPEC), lent(SPEC), []
+    take_back(unused)
+    runtime = feeder.runtime
+
+    def collecting() -> Any:
+        if used not in feeder._unused:
+            take_back(used)
+        return runtime()
+
+    monkeypatch.setattr(feeder, "runtime", collecting)
+    thread = threading.Thread(target=lambda: borrowed.append(lent(SPEC)), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert borrowed == [unused]
+    assert list(feeder._unused) == [used]
