@@ -16,8 +16,9 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import keras
@@ -106,7 +107,9 @@ class Placement:
         self._seeds: list[keras.Variable] = []
         self.generator: keras.random.SeedGenerator | None = None
         self._unused_generator: keras.random.SeedGenerator | None = None
-        self._depth = 0
+        self._order = threading.RLock()  # the garbage collector may end a call within another one
+        self._users = 0
+        self._ending = ExitStack()
         self._thread: int | None = None
         self.revision = 0
         self._to_devices = VariableCopies()
@@ -128,14 +131,46 @@ class Placement:
             ValueError: If the scope of another strategy is active. It is also raised if a call of
                 another trainer is still running, uses one of the variables, and cannot release it.
         """
-        if self._depth:
-            self._place_new()
-            with self._same_global_seed():
+        if not self._strategy.places_variables:
+            check_scope(self._strategy)
+            with self._global_seed(), self._borrowed(), self._on_devices():
                 yield
             return
+        with ExitStack() as leaving:
+            with self._order:
+                self._users += 1
+                leaving.push(self._leave)
+                if self._users > 1:
+                    self._place_new()
+                else:
+                    self._enter()
+            with self._same_global_seed():
+                yield
+
+    def _enter(self) -> None:
+        """Moves the variables to the devices, for the first call that uses them there."""
         check_scope(self._strategy)
-        with self._global_seed(), self._borrowed(), self._on_devices():
-            yield
+        with ExitStack() as entered:
+            for context in (self._global_seed(), self._borrowed(), self._on_devices()):
+                entered.enter_context(context)
+            self._ending = entered.pop_all()
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Takes the variables back when the last call ends that uses them on the devices.
+
+        The call that has placed them may end before others: the iterators that `predict_iter` has
+        returned may take turns, and the garbage collector may close one within another call.
+        """
+        with self._order:
+            self._users -= 1
+            if not self._users:
+                ending, self._ending = self._ending, ExitStack()
+                ending.__exit__(kind, error, traceback)
 
     @contextmanager
     def _global_seed(self) -> Iterator[None]:
@@ -196,7 +231,6 @@ class Placement:
         if not self._strategy.places_variables:
             yield
             return
-        self._depth += 1
         self._thread = threading.get_ident()
         _working.append(self)
         try:
@@ -210,7 +244,6 @@ class Placement:
             self.take_back(failed=False)
         finally:
             _working.remove(self)
-            self._depth -= 1
 
     @contextmanager
     def _borrowed(self) -> Iterator[None]:

@@ -93,7 +93,10 @@ class Turns:
     def lent(self, *, to: Literal["predictions", "all"]) -> Iterator[None]:
         """Context within a call, in which calls of other threads may begin.
 
-        Those that wait already come first. The context ends when all of them have ended.
+        Those that wait already come first. The context ends when all of them have ended, except
+        those of the thread that ends it: in one thread, two iterators of `predict_iter` may take
+        turns. An iterator may be closed by the garbage collector, within any code, also within a
+        call that the iterator would wait for. So an iterator that is closed does not wait.
 
         Args:
             to: "predictions" if only predictions may begin, since metrics are being added up;
@@ -109,18 +112,35 @@ class Turns:
                 turn.known = frozenset(thread.ident for thread in threading.enumerate())
             due = [] if turn is None else list(filter(turn.lends_to, self._waiting))
             self._changed.notify_all()
+        is_closed = False
         try:
             yield
+        except GeneratorExit:
+            is_closed = True
+            raise
         finally:
             if turn is not None:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._may_go_on(turn, due))
+                    if not is_closed:
+                        turn.thread = threading.get_ident()
+                        self._changed.wait_for(lambda: self._may_go_on(turn, due))
+                        self._go_on(turn)
                     turn.lets_in, turn.known = before
 
     def _may_go_on(self, turn: _Turn, due: list[_Turn]) -> bool:
         within = self._begun[self._begun.index(turn) + 1 :]
-        is_alone = all(each.is_of_graph for each in within)
+        is_alone = all(each.is_of_graph or each.thread == turn.thread for each in within)
         return is_alone and not any(each in due for each in self._waiting)
+
+    def _go_on(self, turn: _Turn) -> None:
+        """Makes a turn the last that has begun, after later ones of its thread.
+
+        They stand still meanwhile, and whether others may begin depends on the last one.
+        """
+        within = self._begun[self._begun.index(turn) + 1 :]
+        if any(each.thread == turn.thread for each in within):
+            self._begun.remove(turn)
+            self._begun.append(turn)
 
 
 def _is_of_graph() -> bool:

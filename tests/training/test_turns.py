@@ -1,5 +1,6 @@
 """Several threads use one model on replicas: each gets the numbers that it would get alone."""
 
+import gc
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -175,3 +176,62 @@ def test_a_prediction_may_wait_for_what_its_data_predicts(tiny: Any) -> None:
     kfit.predict(model, x, verbose=0, strategy=tiny.strategy(2))
     [got] = in_threads([lambda: kfit.predict(model, Predicted(model, x), verbose=0)])
     np.testing.assert_allclose(got, np.concatenate([expected] * 2), rtol=1e-4, atol=1e-6)
+
+
+def test_one_thread_may_iterate_over_several_predictions(tiny: Any) -> None:
+    (x, _), model = tiny.data(12), tiny.model()
+    expected = [model.predict(each, verbose=0) for each in (x, -x[:8])]
+    trainer = kfit.Trainer(model, strategy=tiny.strategy(2))
+    got: list[list[Any]] = [[], []]
+
+    def take_turns() -> None:
+        iterators = [trainer.predict_iter(each, 4, 0) for each in (x, -x[:8])]
+        left = [iterators[1], iterators[0]]  # the first that begins also ends first
+        got[1].append(next(iterators[1]))
+        got[0].append(next(iterators[0]))
+        while left:
+            for iterator in list(left):
+                try:
+                    got[iterators.index(iterator)].append(next(iterator))
+                except StopIteration:
+                    left.remove(iterator)
+
+    assert in_threads([take_turns]) == [None]
+    for one, parts in zip(expected, got, strict=True):
+        np.testing.assert_allclose(np.concatenate(parts), one, rtol=1e-4, atol=1e-6)
+    assert tiny.is_plain(model)
+
+
+class Collecting(keras.callbacks.Callback):
+    """Lets the garbage collector run in the middle of training."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        gc.collect()
+
+
+def test_a_prediction_that_was_left_may_be_collected_in_training(tiny: Any) -> None:
+    (x, y), weights = tiny.data(8), []
+    for leaves in (False, True):
+        model = tiny.model()
+        trainer = kfit.Trainer(model, strategy=tiny.strategy(2), seed=1)
+
+        def leave(trainer: kfit.Trainer = trainer) -> None:
+            parts = [trainer.predict_iter(x, 4, 0)]
+            next(parts[0])
+            parts.append(parts)  # type: ignore[arg-type]  # only the garbage collector ends it
+
+        def train(trainer: kfit.Trainer = trainer, leaves: bool = leaves) -> None:
+            gc.collect()
+            gc.disable()
+            try:
+                if leaves:
+                    leave()
+                trainer.fit(x, y, 4, verbose=0, shuffle=False, callbacks=[Collecting()])
+            finally:
+                gc.enable()
+
+        assert in_threads([train]) == [None]
+        assert tiny.is_plain(model)
+        weights.append(model.get_weights())
+    for expected, got in zip(*weights, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
