@@ -120,7 +120,12 @@ class StopSignals:
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         before = self._handlers.before(signum)
         if before.is_of_program:
-            before.handler(signum, frame)  # what it raises stops training at once, as in Keras
+            try:
+                before.handler(signum, frame)  # an error that it raises counts at once, as in Keras
+            except (SystemExit, KeyboardInterrupt):
+                # The program is to end, which it does when the step is saved.
+                if self.received or self._stops_at_once:
+                    raise
         is_interrupt = signum == signal.SIGINT
         if is_interrupt and self._is_interrupted:
             raise KeyboardInterrupt

@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -67,6 +68,17 @@ def test_what_a_handler_of_the_program_raises_stops_at_once() -> None:
     raises = pytest.raises(ZeroDivisionError)
     with handled(signal.SIGUSR1, handle), StopSignals(saves=True), raises:
         os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_a_handler_that_ends_the_program_lets_the_step_be_saved() -> None:
+    def handle(number: int, frame: Any) -> None:
+        sys.exit(3)
+
+    with handled(signal.SIGTERM, handle), StopSignals(saves=True) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+        with pytest.raises(SystemExit):
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
