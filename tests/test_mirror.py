@@ -76,7 +76,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/internals/optimizers.py": "internals/test_private.py",
     "kfit/internals/patch_points.py": "internals/test_private.py",
     "kfit/internals/randomness.py": "internals/test_private.py",
-    "kfit/internals/runtime.py": "fingerprints/test_pipelines.py",
     "kfit/internals/strategies.py": "internals/test_private.py",
     "kfit/internals/variables.py": "internals/test_private.py",
     "kfit/manifest/tfjob.py": "manifest/test_kubernetes.py: cleanPodPolicy",
