@@ -28,7 +28,7 @@ from kfit.exactness.replica_context import (
     current_replica,
     current_step,
 )
-from kfit.exactness.scalar_estimates import estimate_of
+from kfit.exactness.scalar_estimates import by_share, estimate_of
 from kfit.internals.graphs import is_within_branch
 from kfit.internals.optimizers import skip_non_finite, take_finite, trainable_variables
 
@@ -54,20 +54,19 @@ def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return original(self, loss)
         step = current_step()
         assert step is not None
-        replica.scaled, replica.unreduced = step.weighs_loss, False
+        replica.unreduced = False
         has_values = has_values_of_examples(loss, replica)
-        if not has_values:
+        if has_values:
+            loss = replica.zero_if_empty(loss if step.weighs_loss else by_share(loss, replica))
+        else:
             loss = estimate_of(loss, replica, "The loss of this step")
+            loss = replica.weigh(loss) if step.weighs_loss else loss
+        scaled = original(self, loss)
         if step.weighs_loss:
-            weighed = original(
-                self, replica.zero_if_empty(loss) if has_values else replica.weigh(loss)
-            )
-            replica.weighed[id(weighed)] = weighed
-            return weighed
-        if not has_values:
-            return original(self, loss)
-        of_share = tf.math.divide_no_nan(loss, replica.share_as(loss.dtype))
-        return replica.origins.estimate(original(self, replica.zero_if_empty(of_share)))
+            replica.weighed[id(scaled)] = scaled
+        elif has_values:
+            replica.origins.estimate(scaled)
+        return scaled
 
     return scale_loss
 

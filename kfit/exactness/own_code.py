@@ -65,8 +65,8 @@ def takes_one_loss(model: keras.Model) -> bool:
 
     They do in Keras' own `train_step`, unless the optimizer is the program's own.
     """
-    own_optimizer = type(getattr(model, "optimizer", None)).__module__.partition(".")[0] != "keras"
-    return not overrides(model, "train_step") and not own_optimizer
+    optimizer = type(getattr(model, "optimizer", None))
+    return optimizer.__module__.startswith("keras.") and not overrides(model, "train_step")
 
 
 def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:

@@ -75,9 +75,8 @@ class Replica:
         has_all: Whether each replica computes on the whole global batch, because the batch cannot
             be divided among the replicas. Keras' own results are then right on each replica. The
             gradients are equal on all replicas, and the optimizer gets their mean.
-        scaled: Whether `scale_loss` has multiplied the loss by the share, so that the gradients
-            are not multiplied again (`Step.weighs_loss`).
-        weighed: The losses that it has multiplied, by their ids.
+        weighed: The losses that `scale_loss` has multiplied by the share (`Step.weighs_loss`), by
+            their ids.
         unreduced: Whether the model's loss has a value for each example (`reduction=None`), and the
             step has not passed it to `scale_loss`.
         reduced: True while an optimizer works with gradients that are already summed over the
@@ -116,7 +115,6 @@ class Replica:
     examples: Tensor
     share: Tensor
     has_all: bool = False
-    scaled: bool = False
     weighed: dict[int, Tensor] = field(default_factory=dict)
     unreduced: bool = False
     reduced: bool = False
@@ -137,6 +135,11 @@ class Replica:
     sums: bool = False
     tape_sums: bool = False
     postponed: list[Update] | None = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the loss is multiplied by the share, so that its gradients need not be."""
+        return bool(self.weighed)
 
     @property
     def can_be_read(self) -> bool:

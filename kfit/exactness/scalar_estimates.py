@@ -156,7 +156,7 @@ def _gradients(
             return replica.origins.estimate(grad)  # so that kfit warns only once
         if isinstance(source, tf.Tensor) and kinds_of(source, replica):
             return grad if is_sum else replica.weigh(grad)
-        changed = _each(grad, lambda g: _by_share(g, replica)) if is_sum else grad
+        changed = _each(grad, lambda g: by_share(g, replica)) if is_sum else grad
         return replica.origins.estimate(changed)
 
     grads = tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
@@ -252,10 +252,11 @@ def _weight(addend: Addend, replica: Replica) -> Any:
     """
     if not addend.kinds & _ADD_UP:
         return 1.0
-    return _by_share(tf.ones((), addend.tensor.dtype), replica)
+    return by_share(tf.ones((), addend.tensor.dtype), replica)
 
 
-def _by_share(value: Tensor, replica: Replica) -> Tensor:
+def by_share(value: Tensor, replica: Replica) -> Tensor:
+    """Divides what adds up over the replicas by the replica's share, which makes it an estimate."""
     return tf.math.divide_no_nan(value, replica.share_as(value.dtype))
 
 

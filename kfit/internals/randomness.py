@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from kfit.internals.private import imported
+from kfit.internals.thread_settings import get_of_thread, set_of_thread
 
 SEED_GENERATOR_MODULE: Any = imported(
     "keras.src.random.seed_generator",
@@ -30,31 +31,20 @@ program_seed: Any = imported(
     because="what `keras.utils.set_random_seed` was given can be asked in no other way",
 )
 
-_get_global_attribute: Any = imported(
-    "keras.src.backend.common.global_state.get_global_attribute",
-    because="asking for the generator would make one",
-)
-
 _GLOBAL_SEED_GENERATOR: Any = imported(
     "keras.src.random.seed_generator.GLOBAL_SEED_GENERATOR",
     because="the name under which Keras keeps the generator",
 )
 
 
-_set_global_attribute: Any = imported(
-    "keras.src.backend.common.global_state.set_global_attribute",
-    because="a generator that only kfit has asked for can be taken away in no public way",
-)
-
-
 def set_seed_generator(generator: keras.random.SeedGenerator | None) -> None:
     """Sets Keras' global seed generator; with None, Keras makes a new one at the next draw."""
-    _set_global_attribute(_GLOBAL_SEED_GENERATOR, generator)
+    set_of_thread(_GLOBAL_SEED_GENERATOR, generator)
 
 
 def existing_seed_generator() -> keras.random.SeedGenerator | None:
     """Returns Keras' global seed generator; None if nothing has drawn from it yet."""
-    return _get_global_attribute(_GLOBAL_SEED_GENERATOR)
+    return get_of_thread(_GLOBAL_SEED_GENERATOR)
 
 
 @contextmanager

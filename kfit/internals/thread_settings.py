@@ -17,13 +17,15 @@ import tensorflow as tf
 
 from kfit.internals.private import imported
 
-_get: Any = imported(
+get_of_thread: Any = imported(
     "keras.src.backend.common.global_state.get_global_attribute",
-    because="not all settings of a thread can be asked in a public way",
+    because="not all settings of a thread can be asked in a public way, and asking for its seed "
+    "generator would make one",
 )
-_set: Any = imported(
+set_of_thread: Any = imported(
     "keras.src.backend.common.global_state.set_global_attribute",
-    because="not all settings of a thread can be set in a public way",
+    because="not all settings of a thread can be set in a public way, and its seed generator can "
+    "be taken away in none",
 )
 
 _NAMES = ("custom_objects_scope_dict", "dtype_policy", "flash_attention", "remat_scope_stack")
@@ -56,16 +58,16 @@ def with_settings_of_this_thread(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _settings() -> dict[str, Any]:
-    return {name: _get(name) for name in _NAMES}
+    return {name: get_of_thread(name) for name in _NAMES}
 
 
 @contextmanager
 def _given(settings: Mapping[str, Any]) -> Iterator[None]:
     before = _settings()
     for name, value in settings.items():
-        _set(name, value)
+        set_of_thread(name, value)
     try:
         yield
     finally:
         for name, value in before.items():
-            _set(name, value)
+            set_of_thread(name, value)
