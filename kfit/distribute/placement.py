@@ -41,6 +41,7 @@ from kfit.internals.randomness import (
     set_seed_generator,
 )
 from kfit.internals.variables import (
+    give_total_to_first_copy,
     make_tf_variable,
     set_copy_of,
     set_tf_variable,
@@ -420,9 +421,17 @@ class Placement:
                         copies.give(plain)
                     # With several workers, all get the chief's value: TensorFlow broadcasts it.
                     _initialize(variable, plain.read_value(), like=plain)
+                    self._add_up(variable)
                     self._pairs[id(variable)] = _Pair(variable, plain, tf_variable(variable))
         if len(again) < len(fresh):
             self.revision += 1
+
+    def _add_up(self, variable: keras.Variable) -> None:
+        """Lets the copies of a variable that has just been placed add up to its value."""
+        is_total = is_per_replica(variable) and variable.aggregation == "sum"
+        if is_total and self._strategy.num_replicas > 1:
+            has_first = self._strategy.first_local_replica == 0
+            give_total_to_first_copy(tf_variable(variable), has_first=has_first)
 
     def take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
         """Moves the values of the variables from the strategy's devices back to ordinary variables.

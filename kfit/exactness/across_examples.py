@@ -19,11 +19,11 @@ from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.chosen_rows import is_chosen_by_place
 from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.loops import combines_inside
-from kfit.exactness.origins import Origins
+from kfit.exactness.origins import Origins, inputs_of
 from kfit.exactness.placed_axes import BROADCASTING, label_of, parts_of_slice, role_in_product
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import BRANCHES, LOOPS, rows_axis
-from kfit.exactness.sources import CALLS, CONTRACTIONS, LAYERS, made_from, used_by
+from kfit.exactness.rows_axis import BRANCHES, CALLS, LOOPS, rows_axis
+from kfit.exactness.sources import CONTRACTIONS, LAYERS, made_from, used_by
 
 Tensor = Any
 
@@ -98,7 +98,7 @@ def _combines(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], boo
         are_used: A function that returns whether a tensor is computed from examples' values.
     """
     op = tensor.op
-    if op.type in LOOPS | BRANCHES:
+    if op.type in LOOPS | BRANCHES or (op.type in CALLS and is_of_step(op)):
         return combines_inside(
             op, are_used, lambda each, are_used: _combines(each, origins, are_used)
         )
@@ -148,7 +148,7 @@ def _spread_evenly(value: Tensor, replica: Replica) -> dict[int, Tensor]:
         spread = _spread(tensor, replica) if is_linear else None
         waiting += [
             (each, is_linear and (each is spread or _adds(tensor.op, each, replica)))
-            for each in tensor.op.inputs
+            for each in inputs_of(tensor)
         ]
     return {
         key: each

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.exactness.code_of_steps import is_of_step
-from kfit.exactness.origins import Origins
+from kfit.exactness.origins import Origins, inputs_of
 from kfit.exactness.rows_axis import rows_axis
 
 Tensor = Any
@@ -79,7 +79,7 @@ class _Search:
             return Added.NOTHING
         op = tensor.op
         is_near = is_near and op.type not in _LIMITED
-        of_inputs = [self._of_input(each, is_near) for each in op.inputs]
+        of_inputs = [self._of_input(each, is_near) for each in inputs_of(tensor)]
         before = max(of_inputs, default=Added.NOTHING)
         if before and op.type == "Mul":
             before = min(each for each in of_inputs if each)

@@ -14,10 +14,11 @@ import tensorflow as tf
 from kfit.exactness.added_rows import Added, added_rows
 from kfit.exactness.chosen_rows import are_chosen, may_choose
 from kfit.exactness.kinds import COUNT, INVERSE, NONE, SUM, Kinds
+from kfit.exactness.origins import captured
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import BRANCHES, LOOPS, enter, is_inner_size, rows_axis
+from kfit.exactness.rows_axis import BRANCHES, CALLS, LOOPS, enter, is_inner_size, rows_axis
 from kfit.exactness.sizes import SIZES
-from kfit.exactness.sources import CALLS, CONTRACTIONS, LAYERS, made_from, used_by
+from kfit.exactness.sources import CONTRACTIONS, LAYERS, made_from, used_by
 
 Tensor = Any
 
@@ -100,6 +101,9 @@ class Reading:
         if tensor.graph is not self._inside:
             if not self._origins.is_of_step(tensor):
                 return frozenset({"unknown"})
+            if tensor.op.type == "Placeholder":  # of a branch, a loop or a function
+                outer = captured(tensor)
+                return frozenset({"unknown"}) if outer is None else self.of(outer)
             if not self._origins.is_own(tensor, ()):
                 return NONE
         if rows_axis(tensor) is not None and not _is_added_up(tensor):
@@ -108,42 +112,63 @@ class Reading:
             return NONE  # all replicas have rows of one batch
         if tensor.op.type == "IdentityN":  # of a function with a gradient of its own
             return self.of(tensor.op.inputs[tensor.value_index])
-        if tensor.op.type in LOOPS | BRANCHES:
+        if tensor.op.type in LOOPS | BRANCHES | CALLS:
             return self._of_called(tensor.op)[tensor.value_index]
         found = self._of_operation(tensor.op)
         return (found - {"rows"}) | {"other"} if "rows" in found else found
 
     def _of_called(self, op: tf.Operation) -> list[Kinds]:
-        """Returns the kinds of the results of a loop or a branch, as read from its graphs."""
+        """Returns the kinds of the results of a loop, a branch or a function, from its graphs."""
         if op.name not in self._results:
             self._results[op.name] = self._read_called(op)
         return self._results[op.name]
 
     def _read_called(self, op: tf.Operation) -> list[Kinds]:
         others: list[Kinds] = [frozenset({"other"})] * len(op.outputs)
-        graphs, is_loop = enter(op), op.type in LOOPS
+        graphs = enter(op)
         operations = [each for graph in graphs for each in graph.get_operations()]
+        if not graphs and op.type in CALLS:
+            return [frozenset({"unknown"})] * len(op.outputs)
         if not graphs or any(map(may_choose, operations)):
             return others
-        given = [self.of(each) for each in op.inputs]
-        if not is_loop:
-            case = tf.get_static_value(op.inputs[0])
-            if given[0]:
-                return others
-            if case is not None and len(graphs) == 2:
-                graphs = graphs[:1] if case else graphs[1:]
-            of_each = [self._results_inside(graph, given[1:]) for graph in graphs]
-            return [NONE.union(*kinds) for kinds in zip(*of_each, strict=True)]
+        if op.type in CALLS:
+            return self._results_inside(graphs[0], [self.of(each) for each in op.inputs])
+        if self.of_decision(op):
+            return others  # the examples decide which branch runs, or how often the loop goes round
+        if op.type in LOOPS:
+            return self._rounds(op, graphs[0])[-1]
+        case = tf.get_static_value(op.inputs[0])
+        if case is not None and len(graphs) == 2:
+            graphs = graphs[:1] if case else graphs[1:]
+        given = [self.of(each) for each in op.inputs[1:]]
+        of_each = [self._results_inside(graph, given) for graph in graphs]
+        return [NONE.union(*kinds) for kinds in zip(*of_each, strict=True)]
+
+    def of_decision(self, op: tf.Operation) -> Kinds:
+        """Returns the kinds of what decides which branch runs, or how often a loop goes round.
+
+        If the result is empty, all replicas take the same branch, or as many rounds.
+
+        Args:
+            op: A loop, or the choice of a branch, in the step's graph.
+        """
+        if op.type in BRANCHES:
+            return self.of(op.inputs[0])
+        if not (graphs := enter(op)):
+            return frozenset({"unknown"})
         body, condition = graphs
+        return NONE.union(*self._results_inside(condition, self._rounds(op, body)[0]))
+
+    def _rounds(self, op: tf.Operation, body: Any) -> tuple[list[Kinds], list[Kinds]]:
+        """Returns the kinds of the values that all rounds of a loop begin with, and end with."""
+        given = [self.of(each) for each in op.inputs]
         for _ in range(_MOST_ROUNDS):
             results = self._results_inside(body, given)
-            if any(self._results_inside(condition, given)):
-                return others  # the examples decide how often the loop goes round
             after = [before | kinds for before, kinds in zip(given, results, strict=False)]
             if after == given:
-                return results
+                return given, results
             given = after
-        return others
+        return given, [frozenset({"other"})] * len(given)
 
     def _results_inside(self, graph: Any, given: Sequence[Kinds]) -> list[Kinds]:
         reading = Reading(self._replica, graph, given)
@@ -155,8 +180,6 @@ class Reading:
             if rows_axis(inputs[0]) is None:
                 return NONE
             return frozenset({"other"}) if are_chosen(inputs[0], self._origins) else COUNT
-        if kind in CALLS:
-            return frozenset({"unknown"})
         if kind.startswith("TensorList"):
             return NONE.union(*(self.of(each) for each in inputs))
         if kind == "Cast" and inputs[0].dtype.is_floating and not op.outputs[0].dtype.is_floating:
@@ -262,6 +285,9 @@ class Reading:
         is_marked = self._origins.known_kind(tensor) is not None
         if is_marked or not self._origins.is_of_step(tensor) or tensor.op.type in LAYERS | CALLS:
             return 0
+        outer = captured(tensor) if tensor.op.type == "Placeholder" else None
+        if outer is not None:
+            return self.power(outer)
         kind, inputs = tensor.op.type, list(tensor.op.inputs)
         if kind in AS_IT_IS | _REDUCTIONS.keys() | _OTHER_REDUCTIONS:
             inputs = inputs[:1]

@@ -22,17 +22,17 @@ Test = Callable[[Tensor], bool]
 def combines_inside(
     op: tf.Operation, are_used: Test, combines: Callable[[Tensor, Test], bool]
 ) -> bool:
-    """Returns whether a loop or a branch combines examples with each other.
+    """Returns whether a loop, a branch or a function combines examples with each other.
 
     Args:
-        op: The operation, of a type in `LOOPS` or `BRANCHES`.
+        op: The operation, of a type in `LOOPS`, `BRANCHES` or `CALLS`.
         are_used: A function that returns whether an input is computed from examples' values.
         combines: A function that returns whether the operation that makes a tensor inside combines
             examples. Its second argument is `are_used` for tensors inside.
     """
     for graph in enter(op):
         if any(_row_read(each) is not None for each in graph.get_operations()):
-            if op.type in BRANCHES or not _computes_each_by_itself(graph):
+            if op.type not in LOOPS or not _computes_each_by_itself(graph):
                 return True
             continue
         inside = _Inside(op, graph, are_used)
@@ -46,17 +46,17 @@ def combines_inside(
 
 
 class _Inside:
-    """Tells which tensors inside of a loop or a branch are computed from examples' values.
+    """Tells which tensors inside of a loop, a branch or a function are computed from examples.
 
     Args:
-        op: The loop or branch.
-        graph: The graph of its body, or of one of the branches.
+        op: The loop, the branch, or the call of the function.
+        graph: The graph of its body, of one of the branches, or of the function.
         are_used: A function that tells it of the inputs.
     """
 
     def __init__(self, op: tf.Operation, graph: Any, are_used: Test) -> None:
         self._graph = graph
-        self._outer = list(op.inputs)[0 if op.type in LOOPS else 1 :]
+        self._outer = list(op.inputs)[1 if op.type in BRANCHES else 0 :]
         self._goes_round = op.type in LOOPS
         self._are_used_outside = are_used
 

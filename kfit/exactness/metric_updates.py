@@ -18,11 +18,13 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.owned import owned_metrics
+from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import Addend, addends_of, kinds_of
 from kfit.exactness.collectives import is_first_with_examples
+from kfit.exactness.kind_reading import Reading
 from kfit.exactness.origins import captured
 from kfit.exactness.own_code import is_of_keras
-from kfit.exactness.replica_context import Replica, current_step
+from kfit.exactness.replica_context import OwnVariable, Replica, Step, current_step
 from kfit.exactness.scalar_estimates import warn_if_combined
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.variables import tf_variable
@@ -30,7 +32,7 @@ from kfit.internals.variables import tf_variable
 Tensor = Any
 
 _AS_IT_IS = {"Identity", "Cast", "StopGradient", "EnsureShape"}
-_ADDED_AS_IT_IS = {"sum", "count", "unknown"}
+_ADDED_AS_IT_IS = {"sum", "count"}
 
 
 class Change(NamedTuple):
@@ -45,16 +47,16 @@ class Change(NamedTuple):
     is_taken: bool
 
 
-def variables_of_own_metrics(model: keras.Model) -> dict[int, str]:
+def variables_of_own_metrics(model: keras.Model) -> dict[int, OwnVariable]:
     """Finds the variables of a model's metrics that have a user-written `update_state`.
 
     On several replicas kfit must convert what such a metric assigns to its variables.
 
     Returns:
-        The name of the metric, by the id of each variable.
+        The variables, by their ids.
     """
     return {
-        id(variable): metric.name
+        id(variable): OwnVariable(metric.name, variable)
         for metric in owned_metrics(model)
         if not is_of_keras(type(metric).update_state)
         for variable in metric.variables
@@ -77,13 +79,15 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
     assert step is not None
     if not replica.can_be_read:
         return value
-    handles = [copy.handle for copy in step.strategy.local_results(tf_variable(variable))]
+    name = replica.own_metrics[id(variable)].metric
+    other = _other_total(variable, value, replica, step)
+    if other is not None:
+        warn_user(_advice_on_other(name, variable, other))
+        return value
+    handles = _handles(variable, step)
     if not replica.origins.is_own(value, handles):
         # Equal on all replicas, and not computed from the variable: it replaces the old value.
         return tf.where(tf.equal(replica.index, 0), value, tf.zeros_like(value))
-    if not replica.origins.is_of_step(value):
-        return value  # computed in a function, which cannot be read
-    name = replica.own_metrics[id(variable)]
     changes = changes_of(value, handles)
     for change in changes or []:
         what = f"What the metric {name!r} adds to its variable {variable.name!r}"
@@ -99,6 +103,61 @@ def as_on_one_device(variable: keras.Variable, value: Tensor, replica: Replica) 
         part = tf.cast(part, total.dtype)
         total = total - part if change.is_taken else total + part
     return total
+
+
+def _other_total(
+    variable: keras.Variable, value: Tensor, replica: Replica, step: Step
+) -> keras.Variable | None:
+    """Finds another variable, of which each replica has its own part, that an update reads.
+
+    Args:
+        variable: The variable that the update assigns.
+        value: The value that it assigns.
+        replica: The replica that is being traced.
+        step: The step.
+
+    Returns:
+        The other variable; None if there is none.
+    """
+    totals = [each.variable for each in replica.own_metrics.values()]
+    others = [
+        each
+        for each in totals
+        if each is not variable and is_per_replica(each) and each.aggregation == "sum"
+    ]
+    if not replica.origins.reads(value, [h for each in others for h in _handles(each, step)]):
+        return None
+    return next(each for each in others if replica.origins.reads(value, _handles(each, step)))
+
+
+def _handles(variable: keras.Variable, step: Step) -> list[Tensor]:
+    return [copy.handle for copy in step.strategy.local_results(tf_variable(variable))]
+
+
+def warn_if_decided_alone(replica: Replica) -> None:
+    """Warns if each replica decides by itself whether, or how often, it updates a metric.
+
+    A step may update a metric in a branch of a `tf.cond`, or in a loop. If the condition is
+    computed from the examples, it may hold on one replica and not on another one.
+
+    Args:
+        replica: The replica whose step has just been traced.
+    """
+    if not replica.can_be_read:
+        return
+    reading = Reading(replica)
+    for variable, values in replica.assigned.values():
+        graphs = {id(value.graph): value.graph for value in values}.values()
+        around = [op for graph in graphs for op in replica.origins.calls_around(graph)]
+        if is_per_replica(variable) and any(map(reading.of_decision, around)):
+            warn_user(
+                f"The step updates the variable {variable.path!r} of a metric in a branch or a "
+                "loop. Whether the branch runs, or how often the loop goes round, is computed from "
+                "the examples. Each replica decides it by its own examples, so that the numbers "
+                "depend on how many replicas there are. Let the metric's `sample_weight` select "
+                "the examples, or decide by a value of all replicas, by "
+                '`tf.distribute.get_replica_context().all_reduce("sum", value)`.'
+            )
 
 
 def changes_of(value: Tensor, handles: Sequence[Tensor]) -> list[Change] | None:
@@ -208,4 +267,15 @@ def _advice(name: str, variable: keras.Variable) -> str:
         "from the values of all replicas, "
         "`tf.distribute.get_replica_context().all_gather(values, axis=0)`, and make it by "
         '`add_variable(..., aggregation="only_first_replica")`.'
+    )
+
+
+def _advice_on_other(name: str, variable: keras.Variable, other: keras.Variable) -> str:
+    return (
+        f"The metric {name!r} reads its variable {other.name!r} to compute what it assigns to its "
+        f"variable {variable.name!r}. On several replicas each one has only a part of "
+        f"{other.name!r}, and the parts add up to its value, so that the number depends on how "
+        f"many replicas there are. If no update assigns {other.name!r}, make it by "
+        '`add_variable(..., aggregation="only_first_replica")`. Otherwise let `update_state` add '
+        "sums over the examples to variables, and compute from them in `result`."
     )

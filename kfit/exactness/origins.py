@@ -178,11 +178,27 @@ class Origins:
         return frozenset({"rows"}) if id(tensor) in self._own else None
 
     def is_of_step(self, tensor: Tensor) -> bool:
-        """Returns whether a tensor is in the graph of the replica's step itself.
+        """Returns whether a tensor is in the graph of the replica's step.
 
-        A tensor in a function that the step calls is not.
+        The graph of a branch or a loop in the step, and of a function that the step calls, belong
+        to it.
         """
-        return tensor.graph is self._graph
+        graph = tensor.graph
+        while graph is not None and graph is not self._graph:
+            graph = getattr(graph, "outer_graph", None)
+        return graph is self._graph
+
+    def calls_around(self, graph: Any) -> list[tf.Operation]:
+        """Finds the operations of the replica's step that run a graph: branches and loops.
+
+        Args:
+            graph: The graph of the step itself, or one within it that has been traced.
+
+        Returns:
+            The operations, the innermost one first. Those of branches and loops that are still
+            being traced are missing, since they are made at the end.
+        """
+        return _calls_around(graph, self._graph) or []
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -203,16 +219,28 @@ def _conditions(graph: Any, step: Any) -> list[Tensor] | None:
         The conditions of all branches around the graph; an empty list if there are none. None if
         the graph runs in a loop, or does not belong to the step.
     """
-    found: list[Tensor] = []
+    calls = _calls_around(graph, step)
+    if calls is None or any(op.type in _LOOPS for op in calls):
+        return None
+    return [op.inputs[0] for op in calls]
+
+
+def _calls_around(graph: Any, step: Any) -> list[tf.Operation] | None:
+    """Finds the branches and loops that run a graph, as `Origins.calls_around` describes.
+
+    Returns:
+        The operations. None if the graph does not belong to the step.
+    """
+    found: list[tf.Operation] = []
     while graph is not step:
         outer = getattr(graph, "outer_graph", None)
         if outer is None:
             return None
-        for op in outer.get_operations():
-            if op.type in _BRANCHES | _LOOPS and graph.name in _functions_of(op):
-                if op.type in _LOOPS:
-                    return None
-                found.append(op.inputs[0])
+        found += [
+            op
+            for op in outer.get_operations()
+            if op.type in _BRANCHES | _LOOPS and graph.name in _functions_of(op)
+        ]
         graph = outer
     return found
 
@@ -230,6 +258,15 @@ def _functions_of(op: tf.Operation) -> set[str]:
 def _is_traced(tensor: Tensor) -> bool:
     """Returns whether a tensor is symbolic (belongs to a graph), and is no eager tensor."""
     return isinstance(getattr(tensor, "graph", None), tf.Graph)
+
+
+def inputs_of(tensor: Tensor) -> list[Tensor]:
+    """Returns the tensors that a tensor is computed from by its operation.
+
+    Of what a branch, a loop or a function reads from outside, it is the tensor outside.
+    """
+    outer = captured(tensor) if tensor.op.type == "Placeholder" else None
+    return list(tensor.op.inputs) if outer is None else [outer]
 
 
 def captured(tensor: Tensor) -> Tensor | None:

@@ -58,6 +58,18 @@ class Update(NamedTuple):
     variables: list[Any] | None
 
 
+class OwnVariable(NamedTuple):
+    """A variable of a metric that has a user-written `update_state`.
+
+    Attributes:
+        metric: The name of the metric.
+        variable: The variable.
+    """
+
+    metric: str
+    variable: keras.Variable
+
+
 @dataclass
 class Replica:
     """One replica while its step is traced: its part of the batch, and what the step has done.
@@ -92,15 +104,15 @@ class Replica:
             assigned values. Updates of optimizers are left out.
         hides_rows: Whether the graph computes the number of examples from the batch, rather than
             containing it as a constant. Only then can kfit see which values depend on this number.
-        own_metrics: Names of user-written metrics, by the ids of the metrics' variables.
+        own_metrics: The variables of user-written metrics, by their ids.
         adds_up: True while a metric of Keras is updated. Such a metric adds sums over the examples,
             which need no conversion.
         row_states: Ids of the variables with a row for each example (states of stateful RNNs). A
             replica assigns only the rows of its own examples.
         added_losses: For each layer (by id), the losses that it has added (`add_loss`) while the
             model is called.
-        functions: For each `tf.function` (by id) of which the step calls a new copy instead, the
-            function and the copy (see `kfit.exactness.traced_functions`).
+        functions: For each `tf.function` of which the step calls a new copy instead, the function
+            and the copy (see `kfit.exactness.traced_functions`).
         results: The results of metrics in this step, by their ids, each with its name.
         gradients: The gradients of weights that a tape has returned in this step, by their ids.
         sums: True while `all_reduce` must sum values exactly as given: they are already weighted,
@@ -125,11 +137,11 @@ class Replica:
     origins: Origins = field(default_factory=Origins)
     assigned: dict[int, tuple[keras.Variable, list[Tensor]]] = field(default_factory=dict)
     hides_rows: bool = False
-    own_metrics: dict[int, str] = field(default_factory=dict)
+    own_metrics: dict[int, OwnVariable] = field(default_factory=dict)
     adds_up: bool = False
     row_states: set[int] = field(default_factory=set)
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
-    functions: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    functions: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     results: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
     gradients: dict[int, Tensor] = field(default_factory=dict)
     sums: bool = False

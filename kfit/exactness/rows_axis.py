@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from kfit.exactness.origins import captured, inputs_of
 from kfit.exactness.placed_axes import KNOWN, placed
 from kfit.exactness.sizes import are_numbers, is_number
 from kfit.internals.graphs import graphs_called_by
@@ -21,6 +22,7 @@ Tensor = Any
 
 LOOPS = {"While", "StatelessWhile"}
 BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
+CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 _SHAPED = {"Fill": 0, "Empty": 0, "BroadcastTo": 1, "Tile": 1, "Reshape": 1}
 """Operations whose result has a given shape, and the index of the input with the shape."""
 
@@ -50,7 +52,7 @@ def rows_axis(tensor: Tensor) -> int | None:
             known[name] = _axis(waiting.pop())
         else:
             begun.add(name)
-            inputs = filter(_may_have_rows, waiting[-1].op.inputs)
+            inputs = filter(_may_have_rows, inputs_of(waiting[-1]))
             waiting += [each for each in inputs if _name(each) not in begun]
     return known[_name(tensor)]
 
@@ -82,13 +84,15 @@ def is_inner_size(tensor: Tensor) -> bool:
 
 
 def enter(op: tf.Operation) -> list[Any]:
-    """Returns the graphs of a loop or of branches, in which the axes of all inputs are then known.
+    """Returns the graphs of a loop, of branches or of a function that an operation calls.
+
+    The axes of all inputs of these graphs are then known.
 
     Args:
-        op: The operation, of a type in `LOOPS` or `BRANCHES`.
+        op: The operation, of a type in `LOOPS`, `BRANCHES` or `CALLS`.
     """
     graphs = graphs_called_by(op)
-    given = [rows_axis(each) for each in op.inputs[0 if op.type in LOOPS else 1 :]]
+    given = [rows_axis(each) for each in op.inputs[1 if op.type in BRANCHES else 0 :]]
     for graph in graphs:
         known = _known.setdefault(graph, {})
         for inner, axis in zip(graph.inputs, given, strict=False):
@@ -113,12 +117,15 @@ def _may_have_rows(tensor: Tensor) -> bool:
 def _axis(tensor: Tensor) -> int | None:
     """Returns the axis of the examples of a tensor; those of its inputs were found before."""
     op = tensor.op
-    if op.type in LOOPS | BRANCHES:
+    if op.type in LOOPS | BRANCHES | CALLS:
         return _axis_of_called(tensor)
     if op.type.startswith("TensorList"):
         return _axis_of_list(op)
     if op.type in ("Identity", "IdentityN"):
         return rows_axis(op.inputs[tensor.value_index])
+    outer = captured(tensor) if op.type == "Placeholder" else None
+    if outer is not None:  # what a branch or a loop reads from outside
+        return rows_axis(outer)
     if tensor.shape.rank is None:
         return 0
     open_axes = [axis for axis, size in enumerate(tensor.shape) if size is None]

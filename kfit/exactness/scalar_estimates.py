@@ -25,8 +25,10 @@ from kfit.exactness.batch_kinds import (
 )
 from kfit.exactness.changed_gradients import early_sums
 from kfit.exactness.kinds import Kinds
+from kfit.exactness.origins import inputs_of
 from kfit.exactness.replica_context import Replica, current_replica, current_step
-from kfit.exactness.sources import CALLS, made_from
+from kfit.exactness.rows_axis import CALLS
+from kfit.exactness.sources import made_from
 from kfit.heartbeat.tracebacks import warn_user
 
 Tensor = Any
@@ -56,8 +58,10 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
         parts = [estimate_of(each, replica, what) for each in value.op.inputs]
         return replica.origins.estimate(tf.stack(parts))
     addends = addends_of(value, replica)
-    if all(each.kinds <= {"mean", "unknown"} for each in addends):
-        return replica.origins.estimate(value) if addends[0].kinds != {"unknown"} else value
+    if not replica.can_be_read:
+        return value
+    if all(each.kinds == {"mean"} for each in addends):
+        return replica.origins.estimate(value)
     if not _are_known(addends):
         _warn_of(what)
         return replica.origins.estimate(value)  # so that kfit warns only once
@@ -142,11 +146,11 @@ def _gradients(
         for each in _addends_of_loss(loss, replica, factor)
     ]
     kinds = {kind for each in addends for kind in each.kinds}
-    is_known = _are_known(addends) and "unknown" not in kinds
+    is_known = _are_known(addends)
     is_sum = is_known and all(each.kinds & _ADD_UP for each in addends)
-    if not _are_known(addends):
+    if not is_known and replica.can_be_read:
         _warn_of(_OF_TAPE)
-    elif kinds & _ADD_UP and not is_sum:
+    elif is_known and kinds & _ADD_UP and not is_sum:
         target = [each.tensor for each in addends]
         output_gradients = [each.weights(_weight(each, replica)) for each in addends]
     grads = compute(target, output_gradients)
@@ -238,9 +242,9 @@ def _are_known(addends: Sequence[Addend]) -> bool:
 
     It can if each term is a mean or a sum over the examples, their number, or equal on all
     replicas. It cannot if any term is a mixture of these kinds, or anything else, such as a
-    maximum. If the graph does not show what a term is, the term counts as a mean.
+    maximum, or if the graph does not show what it is.
     """
-    known = _ADD_UP | {"mean", "unknown"}
+    known = _ADD_UP | {"mean"}
     return all(len(each.kinds) <= 1 and each.kinds <= known for each in addends)
 
 
@@ -354,7 +358,7 @@ def _are_used(value: Any, tensors: Collection[int], replica: Replica) -> bool:
     if not tensors or not isinstance(value, tf.Tensor) or not replica.hides_rows:
         return False
     found = made_from(value, replica.origins, stop=CALLS)
-    return any(id(each) in tensors for one in found for each in (one, *one.op.inputs))
+    return any(id(each) in tensors for one in found for each in (one, *inputs_of(one)))
 
 
 def _warn_if_of_gradients(loss: Any, replica: Replica) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kfit.exactness.kinds import COUNT, NONE, Kinds
-from kfit.exactness.origins import Origins
+from kfit.exactness.origins import Origins, inputs_of
 from kfit.exactness.rows_axis import is_inner_size, rows_axis
 from kfit.exactness.sizes import SIZES
 
@@ -16,7 +16,6 @@ LAYERS = {*CONTRACTIONS, "BiasAdd", "Conv2D", "ResourceGather"}
 """Operations of layers, at which the search for selected rows or for pairs of examples stops."""
 _ALIGNMENTS = {"CTCLoss", "CTCLossV2"}
 """Operations that align the scores of each example, their first input, with sparse labels."""
-CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 
 
 def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor]:
@@ -41,7 +40,7 @@ def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor
             continue
         found[id(tensor)] = tensor
         if tensor.op.type not in stop:
-            inputs = tensor.op.inputs
+            inputs = inputs_of(tensor)
             waiting += inputs[:1] if tensor.op.type in _ALIGNMENTS else inputs
     return list(found.values())
 
@@ -74,5 +73,5 @@ def used_by(tensor: Tensor, origins: Origins) -> Kinds:
             of = tensor.op.inputs[tensor.value_index]
             found = found if rows_axis(of) is None else COUNT
         elif not is_inner_size(tensor):
-            waiting += tensor.op.inputs
+            waiting += inputs_of(tensor)
     return found

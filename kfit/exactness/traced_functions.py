@@ -17,12 +17,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from kfit.exactness.replica_context import current_replica
+from kfit.exactness.batch_kinds import kinds_of
+from kfit.exactness.kinds import NONE, Kinds
+from kfit.exactness.origins import Origins
+from kfit.exactness.replica_context import Replica, current_replica
 from kfit.internals import patch_points as points
 from kfit.internals.functions import (
     is_compiled_by_xla,
@@ -66,14 +70,59 @@ def of_step(original: Callable[..., Any]) -> Callable[..., Any]:
         if copies is None or (replica is None and tf.executing_eagerly()):
             return original(self, *args, **kwargs)
         if replica is None or is_compiled_by_xla(self) or self.input_signature is not None:
-            if id(self) not in copies:
-                copies[id(self)] = self, new_function_like(self)
-            return original(copies[id(self)][1], *args, **kwargs)
+            kinds = () if replica is None else _kinds_of((args, kwargs), replica)
+            if (id(self), kinds) not in copies:
+                code = None if replica is None else _marking(self, kinds, replica)
+                copies[id(self), kinds] = self, new_function_like(self, code)
+            return original(copies[id(self), kinds][1], *args, **kwargs)
         fn = python_code_of(self)
         arguments = tf.nest.map_structure(_array_as_tensor, (args, kwargs))
         return tf.nest.map_structure(_as_tensor, fn(*arguments[0], **arguments[1]))
 
     return call
+
+
+def _kinds_of(arguments: Any, replica: Replica) -> tuple[Kinds, ...]:
+    """Returns how each tensor among the arguments of a function is computed from the examples."""
+    return tuple(kinds_of(each, replica) for each in _tensors(arguments))
+
+
+def _marking(function: Any, kinds: tuple[Kinds, ...], replica: Replica) -> Callable[..., Any]:
+    """Returns the Python function of a `tf.function`, but one that marks its arguments.
+
+    The graph of a function does not show what the caller has passed to it. The marks do, so that
+    kfit can read in the function what a loss, or an update of a metric, is computed from.
+
+    Args:
+        function: The `tf.function`.
+        kinds: How each tensor among the arguments is computed from the examples.
+        replica: The replica that is being traced.
+    """
+    code = python_code_of(function)
+
+    @tf.autograph.experimental.do_not_convert
+    @wraps(function.python_function)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        tensors = _tensors((args, kwargs))
+        for tensor, each in zip(tensors, kinds, strict=False):
+            mark = _MARKS.get(each) if len(tensors) == len(kinds) else None
+            if mark is not None:
+                mark(replica.origins, tensor)
+        return code(*args, **kwargs)
+
+    return marked
+
+
+_MARKS: dict[Kinds, Callable[[Origins, Any], Any]] = {
+    frozenset({"rows"}): Origins.own,
+    frozenset({"mean"}): Origins.estimate,
+    NONE: Origins.agreed,
+}
+
+
+def _tensors(arguments: Any) -> list[tf.Tensor]:
+    flat = tf.nest.flatten(arguments, expand_composites=True)
+    return [each for each in flat if tf.is_tensor(each) or isinstance(each, np.ndarray)]
 
 
 def _array_as_tensor(value: Any) -> Any:

@@ -30,9 +30,14 @@ def is_compiled_by_xla(function: Any) -> bool:
 
 
 @uses("tf.function._clone", because="nothing public makes another function of the same options")
-def new_function_like(function: Any) -> Any:
-    """Returns a new `tf.function` of the same Python function and options, without any traces."""
-    return function._clone(None)
+def new_function_like(function: Any, code: Callable[..., Any] | None = None) -> Any:
+    """Returns a new `tf.function` with the options of another one, without any traces.
+
+    Args:
+        function: The other `tf.function`.
+        code: The Python function to trace. None takes that of `function`.
+    """
+    return function._clone(code)
 
 
 @uses(

@@ -57,24 +57,26 @@ def is_within_branch(outer: Any) -> bool:
 
 @uses(
     "tensorflow.python.framework.ops.Graph._get_function",
-    because="nothing public leads from a loop to its function",
+    because="nothing public leads from an operation to the function that it calls",
 )
 def graphs_called_by(op: tf.Operation) -> list[Any]:
-    """Returns the graphs of the functions that a loop or a conditional calls.
+    """Returns the graphs of the functions that an operation calls.
 
     Args:
-        op: An operation such as While or If.
+        op: An operation such as While, If or PartitionedCall.
 
     Returns:
-        For a loop, the graph of its body and that of its condition; otherwise those of the
-        branches. The list is empty if the functions have no graphs of this kind, as those that
-        TensorFlow still defines in the way of its first version.
+        For a loop, the graph of its body and that of its condition; for a conditional, those of the
+        branches; for a call, that of the function. The list is empty if the functions have no
+        graphs of this kind, as those that TensorFlow still defines in the way of its first version.
     """
     attributes = op.node_def.attr
     if "body" in attributes:
         functions = [attributes["body"].func, attributes["cond"].func]
     elif "then_branch" in attributes:
         functions = [attributes["then_branch"].func, attributes["else_branch"].func]
+    elif "f" in attributes:
+        functions = [attributes["f"].func]
     else:
         functions = list(attributes["branches"].list.func)
     graphs = [getattr(op.graph._get_function(each.name), "graph", None) for each in functions]

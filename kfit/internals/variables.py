@@ -57,8 +57,18 @@ def make_tf_variable(variable: keras.Variable, value: Any) -> None:
     variable._initialize(value)
 
 
-_taken_as_numbers: dict[type, type] = {}
-"""Subclasses with `__float__` and `__int__`, by TensorFlow's class that they are derived from."""
+_extended: dict[tuple[type, str], type] = {}
+"""Subclasses of TensorFlow's classes with other methods, by the class and what they are for."""
+
+
+def _extend(inside: Any, purpose: str, methods: dict[str, Any]) -> None:
+    """Replaces the class of a TensorFlow variable by a subclass with other methods."""
+    kind = type(inside)
+    if (kind, purpose) not in _extended:
+        _extended[kind, purpose] = type(
+            kind.__name__, (kind,), {**methods, "__module__": kind.__module__}
+        )
+    inside.__class__ = _extended[kind, purpose]
 
 
 def take_as_number(inside: Any) -> None:
@@ -71,13 +81,9 @@ def take_as_number(inside: Any) -> None:
     Args:
         inside: The TensorFlow variable; a variable on one device is not changed.
     """
-    kind = type(inside)
-    if not isinstance(inside, tf.distribute.DistributedValues) or hasattr(kind, "__float__"):
-        return
-    if kind not in _taken_as_numbers:
-        added = {"__float__": _as_float, "__int__": _as_int, "__module__": kind.__module__}
-        _taken_as_numbers[kind] = type(kind.__name__, (kind,), added)
-    inside.__class__ = _taken_as_numbers[kind]
+    is_distributed = isinstance(inside, tf.distribute.DistributedValues)
+    if is_distributed and not hasattr(type(inside), "__float__"):
+        _extend(inside, "number", {"__float__": _as_float, "__int__": _as_int})
 
 
 def _as_float(inside: Any) -> float:
@@ -86,6 +92,35 @@ def _as_float(inside: Any) -> float:
 
 def _as_int(inside: Any) -> int:
     return int(inside.numpy())
+
+
+def give_total_to_first_copy(inside: Any, *, has_first: bool) -> None:
+    """Makes the first replica's copy of a variable hold what is assigned to the whole variable.
+
+    The value of the variable is the sum of its copies. TensorFlow would give each of R copies 1 / R
+    of what is assigned outside of the replicas. For an integer this loses the remainder, and the
+    initial value would even count R times.
+
+    Args:
+        inside: A TensorFlow variable on several devices, just made, with the aggregation "sum" and
+            the synchronization "on_read".
+        has_first: Whether the first one of this task's copies is that of the very first replica.
+    """
+    original = type(inside).assign
+
+    def assign(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        is_in_strategy = tf.distribute.get_strategy() is self.distribute_strategy
+        if is_in_strategy and not tf.distribute.in_cross_replica_context():
+            return original(self, value, *args, **kwargs)  # on a replica
+        first, *others = self.distribute_strategy.experimental_local_results(self)
+        value = tf.cast(tf.convert_to_tensor(value), self.dtype)
+        first.assign(value if has_first else tf.zeros_like(value))
+        for other in others:
+            other.assign(tf.zeros_like(value))
+        return self
+
+    _extend(inside, f"total {has_first}", {"assign": assign})
+    inside.assign(inside.distribute_strategy.experimental_local_results(inside)[0].read_value())
 
 
 _CONTAINER = ("tf.Variable.handle._distributed_container", "tf.Variable._distributed_container")

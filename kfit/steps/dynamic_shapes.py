@@ -18,7 +18,7 @@ from kfit.distribute.contexts import replica_index
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.layer_state import LayerState
-from kfit.exactness.metric_updates import variables_of_own_metrics
+from kfit.exactness.metric_updates import variables_of_own_metrics, warn_if_decided_alone
 from kfit.exactness.own_code import takes_one_loss, warn_if_unread
 from kfit.exactness.patches import keras_for_replicas
 from kfit.exactness.replica_context import (
@@ -133,6 +133,7 @@ def make_step(
                 before = state.before()
                 with naming_none(has_fixed_size(element), strategy):
                     outputs = take(model_step, data, replica, jit=model.jit_compile)
+                warn_if_decided_alone(replica)
                 state.agree(replica, before)
                 if predicts:
                     outputs = tf.nest.map_structure(replica.own_rows, outputs)

@@ -212,3 +212,43 @@ def test_a_bool_of_a_metric_cannot_be_added_up(tiny: Any) -> None:
     with pytest.raises(ValueError, match="'seen/any' has the dtype 'bool', but the values of"):
         kfit.Trainer(model, tiny.strategy(2)).fit(x, y, **FIXED)
     assert kfit.Trainer(model, "one_device").fit(x, y, **FIXED).history["seen"]
+
+
+class Counted(keras.metrics.Metric):
+    """Counts examples, from a number that it has at the beginning or is set to."""
+
+    def __init__(self, dtype: str, first: int) -> None:
+        super().__init__(name="counted")
+        constant = keras.initializers.Constant(first)
+        self.number = self.add_variable((), constant, dtype=dtype, name="number")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        ones = keras.ops.ones_like(y_true, dtype=self.number.dtype)
+        self.number.assign_add(keras.ops.sum(ones))
+
+    def result(self) -> Any:
+        return keras.ops.cast(self.number, "float32")
+
+    def reset_state(self) -> None:
+        """Goes on counting from call to call."""
+
+
+@pytest.mark.parametrize(("dtype", "first"), [("float32", 0.5), ("int32", 3)])
+def test_what_replicas_add_to_begins_with_one_value(tiny: Any, dtype: str, first: int) -> None:
+    def numbers(replicas: int) -> list[Any]:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        metric = Counted(dtype, first)
+        model.compile("sgd", "mse", metrics=[metric])
+        trainer = kfit.Trainer(model, tiny.strategy(replicas))
+        setting = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: metric.number.assign(7 if epoch == 1 else 8)
+        )
+        x = np.ones((10, 4), "float32")
+        found = []
+        for callbacks in ([], [setting], []):
+            history = trainer.fit(x, x[:, :1], epochs=2, callbacks=callbacks, **FIXED).history
+            found += [*history["counted"], float(metric.number)]
+        return found
+
+    assert numbers(1) == numbers(3)

@@ -193,3 +193,138 @@ def test_what_all_replicas_agree_on_is_left_to_the_metric(tiny: Any) -> None:
         warnings.filterwarnings("error", ".*replicas.*")
         one, several = (logged(make, tiny.strategy(n)) for n in (1, 3))
     np.testing.assert_allclose(several, one, rtol=1e-5)
+
+
+class Several(keras.Model):
+    """Its train step gives metrics of several kinds the squared errors, in a place of its own."""
+
+    def __init__(self, place: Callable[[Any, Any, Callable[[Any], Any]], Any]) -> None:
+        super().__init__()
+        self.dense = layers.Dense(1, kernel_initializer="ones")
+        self.dense.build((None, 4))
+        self.place = place
+        self.logged = [keras.metrics.Mean("mean"), keras.metrics.Sum("sum")]
+        for update in ("sum", "mean", "batches", "examples"):
+            self.logged.append(Own(EXACT[update]))
+            self.logged[-1].name = update
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    @property
+    def metrics(self) -> list[Any]:
+        return self.logged
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            squares = (self(x, training=True) - y) ** 2
+            loss = ops.mean(squares)
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+
+        def give(values: Any) -> int:
+            self.logged[0].update_state(ops.mean(values))
+            self.logged[1].update_state(ops.sum(values))
+            for metric in self.logged[2:]:
+                metric.update_state(None, values)
+            return 0
+
+        self.place(squares, self.optimizer.iterations, give)
+        return {metric.name: metric.result() for metric in self.logged}
+
+
+def all_logged(place: Any, strategy: Any) -> dict[str, list[float]]:
+    model = Several(place)
+    model.compile(keras.optimizers.SGD(0.01))
+    options: dict[str, Any] = {"batch_size": 7, "epochs": 2, "shuffle": False, "verbose": 0}
+    return dict(kfit.Trainer(model, strategy).fit(X, Y, **options).history)
+
+
+def in_function(give: Any, **options: Any) -> Any:
+    return tf.function(lambda values: give(values), autograph=False, **options)
+
+
+PLACES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "branch": lambda v, n, give: tf.cond(n > 1, lambda: give(2.0 * v), lambda: 0),
+    "case": lambda v, n, give: tf.switch_case(n % 2, [lambda: give(v), lambda: 0]),
+    "loop": lambda v, n, give: tf.while_loop(
+        lambda i: i < 3.0, lambda i: (give(v * i), i + 1.0)[1:], [0.0]
+    ),
+    "branch_in_loop": lambda v, n, give: tf.while_loop(
+        lambda i: i < 3,
+        lambda i: (tf.cond(n > i, lambda: give(v), lambda: 0), i + 1)[1:],
+        [tf.constant(0, n.dtype)],
+    ),
+    "compiled_by_xla": lambda v, n, give: in_function(give, jit_compile=True)(v),
+    "input_signature": lambda v, n, give: in_function(
+        give, input_signature=[tf.TensorSpec([None, 1])]
+    )(v),
+}
+
+
+@pytest.mark.parametrize("place", sweep(PLACES))
+def test_updates_within_branches_loops_and_functions(place: str, tiny: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        one, several = (all_logged(PLACES[place], tiny.strategy(n)) for n in (1, 3))
+    for name, values in one.items():
+        np.testing.assert_allclose(several[name], values, rtol=1e-5, err_msg=name)
+
+
+DECIDED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "branch": lambda v, n, give: tf.cond(ops.mean(v) > 0.5, lambda: give(v), lambda: 0),
+    "loop": lambda v, n, give: tf.while_loop(
+        lambda i: i < tf.shape(v)[0], lambda i: (give(v), i + 1)[1:], [0]
+    ),
+}
+
+
+@pytest.mark.parametrize("place", DECIDED)
+def test_updates_that_the_examples_decide_on_are_warned_of(place: str, tiny: Any) -> None:
+    message = "updates the variable 'sum/total' of a metric in a branch or a loop"
+    with pytest.warns(UserWarning, match=message):
+        all_logged(DECIDED[place], tiny.strategy(2))
+
+
+def test_values_that_no_graph_shows_are_warned_of(tiny: Any) -> None:
+    def give(v: Any, n: Any, give: Any) -> None:
+        total = tf.py_function(tf.reduce_sum, [v], "float32")
+        give(tf.reshape(total, [1, 1]))
+
+    with pytest.warns(UserWarning, match="'mean' is given is neither a mean nor a sum"):
+        all_logged(give, tiny.strategy(2))
+
+
+class Above(keras.metrics.Metric):
+    """Counts what is above a limit, which a variable holds."""
+
+    def __init__(self, **variable: Any) -> None:
+        super().__init__(name="above")
+        half = keras.initializers.Constant(0.5)
+        self.limit = self.add_variable((), half, name="limit", **variable)
+        self.number = self.add_variable((), "zeros", name="number")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.number.assign_add(ops.sum(ops.cast(y_pred > self.limit, "float32")))
+
+    def result(self) -> Any:
+        return self.number + 0
+
+    def reset_state(self) -> None:
+        self.number.assign(0)
+
+
+def test_an_update_that_reads_another_variable_of_the_metric(tiny: Any) -> None:
+    with pytest.warns(UserWarning, match="'above' reads its variable 'limit' to compute what"):
+        logged(Above, tiny.strategy(2))
+
+
+def test_a_variable_that_is_equal_on_all_replicas_may_be_read(tiny: Any) -> None:
+    def make() -> keras.metrics.Metric:
+        return Above(aggregation="only_first_replica")
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        one, several = (logged(make, tiny.strategy(n)) for n in (1, 3))
+    assert one == several
