@@ -502,6 +502,9 @@ class BackupAndRestore(TrainingCallback):
                 else f"{self.backup_dir} holds the end of epoch {epoch} ({place}), and `epochs` is "
                 f"{epochs}"
             )
+            assert self._lock is not None
+            if any(mark.fit > self._fit for mark in self._lock.fits):
+                return f"nothing to do: {done}. A later `fit` of the program goes on"
             return (
                 f"nothing to do: {done}. To go on, raise `epochs`; to train anew, delete the "
                 "directory"

@@ -347,6 +347,21 @@ def test_of_a_fit_whose_end_is_not_kept_the_model_is_that_of_a_later_one(tmp_pat
     assert second.printed[4:] == untouched.printed[4:]
 
 
+def test_a_fit_that_was_finished_before_the_interrupted_one_needs_no_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def program(life: Any) -> None:
+        model = made()
+        life.fit(model, 1)
+        life.fit(model, 2)
+
+    lived(program, tmp_path, STEPS + 2)
+    lived(program, tmp_path)
+    said = capsys.readouterr().out
+    assert f"(step {STEPS}). A later `fit` of the program goes on\n" in said
+    assert "raise `epochs`" not in said
+
+
 def test_the_end_of_a_fit_is_said_and_more_epochs_go_on_from_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
