@@ -19,7 +19,7 @@ from typing import Any
 import keras
 
 from kfit.objects import Attributes
-from kfit.objects.names import names_in
+from kfit.objects.names import found_in
 from kfit.objects.plain_objects import is_own
 
 _OF_KERAS = frozenset({"_model", "params", "validation_data"})
@@ -45,7 +45,7 @@ def attributes_of(
     bases = [kind for kind in type(callback).__mro__ if is_of_library(kind)]
     if not kinds:
         given = {name for name, value in vars(callback).items() if _is_given(value, callback)}
-        is_used = given or names_in(callback)
+        is_used = given or found_in(callback)
         return Attributes(callback, given.__contains__, foreign) if is_used else None
     left_out = _OF_KERAS | ({"training"} if hasattr(bases[0], "training") else set())
     named = {name for kind in kinds for name in names_used_by(kind)}

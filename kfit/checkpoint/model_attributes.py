@@ -31,7 +31,7 @@ from kfit.internals.models import given_to_compile, runs_eagerly
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
 from kfit.objects.fields import has_fields
-from kfit.objects.names import names_in
+from kfit.objects.names import found_in
 from kfit.objects.plain_objects import OF_KERAS, is_function, is_own
 
 State = dict[str, Any]
@@ -146,7 +146,7 @@ def _looks(part: Any) -> Callable[[str], bool] | None:
     own = [kind for kind in kinds if not is_of_library(kind, _LIBRARIES)]
     given = {name for name, value in vars(part).items() if is_own(value, part)}
     if is_function(part) or not own:
-        return given.__contains__ if given or names_in(part) else None
+        return given.__contains__ if given or found_in(part) else None
     named = {name for kind in own for name in names_used_by(kind)}
     bases = (kind for kind in kinds if is_of_library(kind, _LIBRARIES))
     of_bases = {name for kind in bases for name in names_used_by(kind)} - named

@@ -502,7 +502,7 @@ class Attributes:
             return False
         if path[0] != IN_CODE and not self._search.looks(path[0]):
             return False
-        if isinstance(holder, Names) and path[-1] not in holder.known:
+        if isinstance(holder, Names) and not holder.may_have(path[-1]):
             return False
         owner = self._search.owner if not path[:-1] else self._search.bindings.at(path[:-1])
         return not isinstance(path[-1], str) or not callable(getattr(type(owner), path[-1], None))

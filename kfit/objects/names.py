@@ -6,6 +6,9 @@ and a method's object.
 Scripts keep state in such variables as often as in attributes: a random generator at the top of the
 file, a list that a LambdaCallback appends to, a counter in a class. The names are read from the
 bytecode of the object's class, and of the program's functions and classes that this code refers to.
+
+Functions, classes and modules may get variables during training, as by `note.calls = 1` in a
+function `note`. So what they hold is looked up each time (`Space`).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import builtins
 import dis
 import functools
 import sys
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import (
     BuiltinMethodType,
@@ -93,29 +96,103 @@ class Name(NamedTuple):
             setattr(self.holder, self.key, value)
 
 
+class Space(NamedTuple):
+    """A function, a class or a module of the program, which may get more variables.
+
+    Attributes:
+        label: What the names of its variables begin with: its own name.
+        holder: Where its variables are stored: the dict of a function or module, or the class.
+        keys: The names of a module's variables that the program's code uses; None if all variables
+            count, as in a function or class.
+    """
+
+    label: str
+    holder: dict[str, Any] | type
+    keys: tuple[str, ...] | None = None
+
+    def names(self) -> Iterator[Name]:
+        """Yields the variables that there are now, except for modules and special variables."""
+        is_class = isinstance(self.holder, type)
+        held = vars(self.holder) if isinstance(self.holder, type) else self.holder
+        for key, value in list(held.items()) if self.keys is None else _items(held, self.keys):
+            is_code = isinstance(value, ModuleType) or (is_class and _is_described(value))
+            if not is_code and not self._is_special(key):
+                yield self._at(key)
+
+    def new(self, key: str) -> Name | None:
+        """Returns the variable with a name that the space has not yet; None if it may not have it.
+
+        No special variable may be set, and none that hides a method or the like of a base class.
+        """
+        is_named = key in self.keys if self.keys is not None else key.isidentifier()
+        if not is_named or key.startswith("__") or self._is_special(key):
+            return None
+        inherited = None if isinstance(self.holder, dict) else getattr(self.holder, key, None)
+        is_code = callable(inherited) or _is_described(inherited)
+        return None if is_code else self._at(key)
+
+    def _is_special(self, key: str) -> bool:
+        if isinstance(self.holder, dict):
+            return self.keys is None and key.startswith("__")
+        return (key.startswith("_") and key.endswith("_")) or key in _OF_ABC
+
+    def _at(self, key: str) -> Name:
+        return Name(f"{self.label}.{key}", key, self.holder)
+
+
+class Found(NamedTuple):
+    """The variables that an object's code refers to, as `found_in` finds them.
+
+    Attributes:
+        names: The variables that were there when they were searched, or that code names.
+        spaces: The functions, classes and modules, which may have got more variables since.
+    """
+
+    names: list[Name]
+    spaces: list[Space]
+
+    def __bool__(self) -> bool:
+        return bool(self.names or self.spaces)
+
+
 class Names(dict[str, Any]):
     """The values that variables had when this dict was created, by the variables' names.
 
     Setting or deleting an item sets or deletes the variable, too.
     """
 
-    def __init__(self, names: list[Name]) -> None:
-        found = {each.name: each.get() for each in names}
-        super().__init__({name: value for name, value in found.items() if value is not _ABSENT})
-        self._names = {each.name: each for each in names}
+    def __init__(self, found: Found) -> None:
+        self._names = {each.name: each for each in found.names}
+        self._spaces = {each.label: each for each in found.spaces}
+        for space in found.spaces:
+            for name in space.names():
+                if name.name not in self._names and not isinstance(name.get(), _CODE):
+                    self._names[name.name] = name
+        values = {name: each.get() for name, each in self._names.items()}
+        super().__init__({name: value for name, value in values.items() if value is not _ABSENT})
 
-    @property
-    def known(self) -> Container[str]:
-        """The names of the variables, also of those that have no value."""
-        return self._names
+    def may_have(self, name: str) -> bool:
+        """Returns whether there may be a variable with a name, also if it has no value yet."""
+        return self._find(name) is not None
 
     def __setitem__(self, name: str, value: Any) -> None:
+        found = self._find(name)
+        if found is None:
+            raise KeyError(name)
         super().__setitem__(name, value)
-        self._names[name].put(value)
+        found.put(value)
 
     def __delitem__(self, name: str) -> None:
         super().__delitem__(name)
         self._names[name].delete()
+
+    def _find(self, name: str) -> Name | None:
+        found = self._names.get(name)
+        if found is None:
+            label, _, key = name.rpartition(".")
+            space = self._spaces.get(label)
+            found = None if space is None else space.new(key)
+        return found
 
 
 def names_in(owner: Any) -> list[Name]:
@@ -126,21 +203,50 @@ def names_in(owner: Any) -> list[Name]:
     Args:
         owner: An object, or a function, a class or a generator of the program.
     """
-    found: dict[Any, Name] = {}
+    return found_in(owner).names
+
+
+def found_in(owner: Any) -> Found:
+    """Finds the variables that an object's code refers to, and where more of them may appear.
+
+    Args:
+        owner: As for `names_in`.
+    """
+    parts = list(_all_names(owner))
+    names: dict[Any, Name] = {}
     labels: dict[str, int] = {}
-    for name in _all_names(owner):
+    for name in (part for part in parts if isinstance(part, Name)):
         where = id(name.holder), name.key
-        if where not in found and not isinstance(name.get(), _CODE):
-            count = labels[name.name] = labels.get(name.name, 0) + 1
-            label = f"{name.name} {count}" if count > 1 else name.name
-            found[where] = name._replace(name=label)
-    return list(found.values())
+        if where not in names and not isinstance(name.get(), _CODE):
+            names[where] = name._replace(name=_numbered(name.name, labels))
+    labels = {name.name.rpartition(".")[0]: 1 for name in names.values()}
+    spaces: dict[int, Space] = {}
+    for space in (part for part in parts if isinstance(part, Space)):
+        known = spaces.get(id(space.holder))
+        if known is None:
+            spaces[id(space.holder)] = space._replace(label=_numbered(space.label, labels))
+        elif known.keys is not None and space.keys is not None:
+            spaces[id(space.holder)] = known._replace(
+                keys=tuple(dict.fromkeys((*known.keys, *space.keys)))
+            )
+    for space in spaces.values():
+        for name in space.names():
+            if not isinstance(name.get(), _CODE):
+                names.setdefault((id(name.holder), name.key), name)
+    return Found(list(names.values()), list(spaces.values()))
 
 
-def _all_names(owner: Any) -> Iterator[Name]:
+def _numbered(label: str, labels: dict[str, int]) -> str:
+    """Returns a label with a number if it is not the first of its kind."""
+    count = labels[label] = labels.get(label, 0) + 1
+    return f"{label} {count}" if count > 1 else label
+
+
+def _all_names(owner: Any) -> Iterator[Name | Space]:
     """Yields the variables that an object's code refers to, directly or through other code.
 
-    A variable may be yielded more than once.
+    A variable may be yielded more than once. Those of functions, classes and modules are not, but
+    the functions, classes and modules are.
     """
     is_object = not isinstance(owner, (FunctionType, type)) and has_fields(owner)
     held = fields_of(owner).values() if is_object else ()
@@ -152,8 +258,9 @@ def _all_names(owner: Any) -> Iterator[Name]:
             if code is None or id(code) in seen:
                 continue
             seen.add(id(code))
-            names = list(_names_of(code))
-            yield from names
+            parts = list(_names_of(code))
+            yield from parts
+            names = (n for p in parts for n in ([p] if isinstance(p, Name) else p.names()))
             stack += (v for v in (name.get() for name in names) if not isinstance(v, _OF_KERAS))
             if isinstance(code, type):
                 stack += _functions_of(code)
@@ -161,8 +268,8 @@ def _all_names(owner: Any) -> Iterator[Name]:
                 stack.append(code.func)
 
 
-def _names_of(code: Any) -> Iterator[Name]:
-    """Yields the variables that belong to a piece of code.
+def _names_of(code: Any) -> Iterator[Name | Space]:
+    """Yields the variables that belong to a piece of code, and its functions, classes and modules.
 
     Args:
         code: A class, whose own variables are yielded; a function or generator, with the variables
@@ -217,26 +324,19 @@ def _functions_of(kind: type) -> Iterator[Any]:
             yield from (value for value in vars(each).values() if not isinstance(value, type))
 
 
-def _of_class(kind: type) -> Iterator[Name]:
-    """Yields the variables of a class, except for special ones, whose names end with "_".
-
-    Those of its base classes are included if the base classes belong to the user's program.
-    """
+def _of_class(kind: type) -> Iterator[Space]:
+    """Yields a class, and those of its base classes that belong to the user's program."""
     for each in kind.__mro__:
-        if not is_written_here(each.__module__):
-            continue
-        for key, value in list(vars(each).items()):
-            is_described = hasattr(type(value), "__get__") or hasattr(type(value), "__set__")
-            is_special = key.startswith("_") and key.endswith("_")
-            if not is_special and key not in _OF_ABC and not is_described:
-                yield Name(f"{each.__qualname__}.{key}", key, each)
+        if is_written_here(each.__module__):
+            yield Space(each.__qualname__, each)
 
 
-def _of_function(function: FunctionType | Any) -> Iterator[Name]:
+def _of_function(function: FunctionType | Any) -> Iterator[Name | Space]:
     """Yields the variables of outer functions and modules that a function or generator refers to.
 
-    The default arguments and the attributes of a function are yielded, too, and so are those local
-    variables of a generator that can be restored in place, such as random generators.
+    The default arguments of a function are yielded, too, and so are the function, for its
+    attributes, and those local variables of a generator that can be restored in place, such as
+    random generators.
     """
     cells: tuple[CellType, ...]
     if isinstance(function, GeneratorType):
@@ -247,8 +347,7 @@ def _of_function(function: FunctionType | Any) -> Iterator[Name]:
         code, variables = function.__code__, function.__globals__
         cells = function.__closure__ or ()
         yield from _of_carrier(function)
-        label, held = function.__qualname__, vars(function)
-        yield from (Name(f"{label}.{k}", k, held) for k in held if not k.startswith("__"))
+        yield Space(function.__qualname__, vars(function))
     for key, cell in zip(code.co_freevars, cells, strict=False):
         if not key.startswith("__"):
             yield Name(f"{function.__qualname__.rpartition('.<locals>')[0]}.{key}", key, cell)
@@ -265,10 +364,10 @@ def _of_function(function: FunctionType | Any) -> Iterator[Name]:
             yield from _of_module(key, found, attributes)
 
 
-def _of_module(label: str, module: ModuleType, attributes: Collection[str]) -> Iterator[Name]:
-    """Yields the variables of a module of the program that have certain names.
+def _of_module(label: str, module: ModuleType, attributes: Collection[str]) -> Iterator[Space]:
+    """Yields a module of the program, for its variables that have certain names.
 
-    If one of them is a module, its variables with one of these names are yielded in its place.
+    If one of them is a module of the program, it is yielded, too.
 
     Args:
         label: The name of the module in the code.
@@ -280,15 +379,21 @@ def _of_module(label: str, module: ModuleType, attributes: Collection[str]) -> I
         label, module = stack.pop()
         if not is_written_here(module.__name__):
             continue
-        there = vars(module)
-        for name in attributes:
-            value = there.get(name, _ABSENT)
-            if not isinstance(value, ModuleType):
-                if value is not _ABSENT:
-                    yield Name(f"{label}.{name}", name, there)
-            elif id(value) not in seen:
+        yield Space(label, vars(module), tuple(attributes))
+        for name, value in _items(vars(module), attributes):
+            if isinstance(value, ModuleType) and id(value) not in seen:
                 seen.add(id(value))
                 stack.append((f"{label}.{name}", value))
+
+
+def _items(held: Mapping[str, Any], keys: Iterable[str]) -> list[tuple[str, Any]]:
+    """Returns the variables with certain names that are there, with their values."""
+    return [(key, held[key]) for key in keys if key in held]
+
+
+def _is_described(value: Any) -> bool:
+    """Returns whether a value in a class is a method, a property or the like."""
+    return hasattr(type(value), "__get__") or hasattr(type(value), "__set__")
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from kfit.objects.handles import is_open_to_looks
 from kfit.objects.holders import items_of
 from kfit.objects.keras_variables import OF_METRIC, variables_of
 from kfit.objects.looks import Looks
-from kfit.objects.names import Names, names_in
+from kfit.objects.names import Names, found_in
 from kfit.objects.own_generators import holds_state
 from kfit.objects.plain_objects import (
     DEEPEST,
@@ -82,7 +82,7 @@ class Search:
         self.looks = looks
         self._foreign = foreign
         self._besides = besides
-        self._names = names_in(owner)
+        self._names = found_in(owner)
         self.known = Looks(foreign)
         self.kinds: dict[Path, Any] | None = None
         self.bindings = Bindings()

@@ -284,3 +284,74 @@ def test_what_modules_in_packages_and_modules_imported_in_functions_hold_is_foun
         kind().step()
         assert (inner.count, inner.deep.depth) == (before[0] + 1, before[1] + 1)
         assert (found["count"].get(), found["depth"].get()) == (inner.count, inner.deep.depth)
+
+
+def grows() -> None:
+    grows.calls = getattr(grows, "calls", 0) + 1  # type: ignore[attr-defined]
+    Growing.total = getattr(Growing, "total", 0) + 2  # type: ignore[attr-defined]
+    setattr(Growing, "last", [Growing.total])  # type: ignore[attr-defined]  # noqa: B010
+
+
+class Growing:
+    """Has no variables before the first step."""
+
+    def inherited(self) -> None: ...
+
+    def step(self) -> None:
+        import module_of_kfits_tests as module
+
+        module.seen = getattr(module, "seen", 0) + 3
+        grows()
+
+
+class Grown(Growing):
+    pass
+
+
+def test_what_is_set_first_during_training_goes_on_in_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_of_kfits_tests.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    module: Any = importlib.import_module("module_of_kfits_tests")
+    holders = (grows, Growing, module)
+    before = [set(vars(holder)) for holder in holders]
+
+    def run(steps: int, state: Any = None) -> tuple[list[Any], Any]:
+        for holder, there in zip(holders, before, strict=True):
+            for key in set(vars(holder)) - there:
+                delattr(holder, key)
+        watched = Attributes(Growing())
+        if state is not None:
+            watched.load_state_dict(state)
+        for _ in range(steps):
+            Growing().step()
+        assert watched.unsaved() == []
+        numbers = [vars(grows)["calls"], vars(Growing)["total"], vars(Growing)["last"]]
+        return [*numbers, module.seen], watched.state_dict()
+
+    expected, _ = run(5)
+    _, state = run(3)
+    monkeypatch.setattr(entries, "_PROCESSES", {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(2, state)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["grows.__code__", "Growing.__doc__", "Grown.inherited", "module_of_kfits_tests.other"],
+)
+def test_a_state_sets_no_special_variable_and_no_method(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_of_kfits_tests.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    holder, _, key = name.rpartition(".")
+    where: Any = {"grows": grows, "Growing": Growing, "Grown": Grown}.get(holder)
+    before = getattr(where, key, None)
+    entry = {"path": ["names in code", name], **entries.entry_of(3), "process": "another"}
+    watched = Attributes(Grown())
+    with pytest.warns(UserWarning, match=f"{key} could not be set"):
+        watched.load_state_dict([entry])
+    assert getattr(where, key, None) == before
