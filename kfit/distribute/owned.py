@@ -1,18 +1,29 @@
-"""Finds the variables, metrics and optimizers that belong to a model."""
+"""Finds the variables, metrics and optimizers that belong to a model.
+
+Keras itself lists only those in attributes of layers and metrics. A `train_step` may as well use
+an optimizer in an object of the program, and a loss may keep a variable.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable
+from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import keras
 
-from kfit.distribute.contents import VALUES, holds_only_values
+from kfit.distribute.contents import DEEPEST, VALUES, holds_only_values
 from kfit.internals.layers import all_layers
+from kfit.user_files.written_here import is_written_here
 
 _PARTS = (keras.optimizers.Optimizer, keras.Metric, keras.Variable)
+_NEVER_OPENED = (keras.Layer, keras.callbacks.Callback, type)
 _LONG = 100
 """A container of more values, such as a vocabulary, is first looked at by fast code."""
+_MOST_OBJECTS = 1000
+"""The most objects of the program that are searched, such as the nodes of a tree."""
 
 
 class Owned(NamedTuple):
@@ -71,26 +82,58 @@ def _parts(model: keras.Model) -> list[Any]:
     """Returns the optimizers, metrics and variables in the attributes of a model and of its layers.
 
     Layers at any depth are searched, and so are lists, tuples and dicts in the attributes, and the
-    attributes of metrics. The search must be fast, since every `train_on_batch` calls it.
+    attributes of metrics, losses, name spaces and objects of the program's classes. The search must
+    be fast, since every `train_on_batch` calls it.
     """
-    found: list[Any] = []
-    seen: set[int] = set()
+    search = _Search()
     for layer in all_layers(model):
-        _add_parts(list(vars(layer).values()), seen, found)
-    return found
+        search.add(vars(layer).values())
+    return search.found
 
 
-def _add_parts(values: Iterable[Any], seen: set[int], found: list[Any]) -> None:
-    for value in values:
-        if type(value) in VALUES or id(value) in seen:
-            continue
-        if isinstance(value, (list, tuple, dict)):
-            if len(value) and not (len(value) > _LONG and holds_only_values(value)):
-                seen.add(id(value))
-                _add_parts(list(value.values() if isinstance(value, dict) else value), seen, found)
-        elif isinstance(value, _PARTS):
-            seen.add(id(value))
-            found.append(value)
-            # Until compiled metrics are built, the user's metrics can be found only as attributes.
-            if isinstance(value, keras.Metric):
-                _add_parts(list(vars(value).values()), seen, found)
+class _Search:
+    """A search for optimizers, metrics and variables, each once.
+
+    Attributes:
+        found: Those that have been found.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+        self._seen: set[int] = set()
+        self._objects_left = _MOST_OBJECTS
+
+    def add(self, values: Iterable[Any], depth: int = 0) -> None:
+        """Adds what is found in some values.
+
+        Args:
+            values: The values.
+            depth: How many containers and objects they are in.
+        """
+        for value in list(values):
+            kind: Any = type(value)
+            if kind in VALUES or id(value) in self._seen or depth > DEEPEST:
+                continue
+            if isinstance(value, (list, tuple, dict)):
+                if len(value) and not (len(value) > _LONG and holds_only_values(value)):
+                    self._seen.add(id(value))
+                    self.add(value.values() if isinstance(value, dict) else value, depth + 1)
+            elif isinstance(value, _PARTS):
+                self._seen.add(id(value))
+                self.found.append(value)
+                # Until compiled metrics are built, the user's can be found only as attributes.
+                if isinstance(value, keras.Metric):
+                    self.add(vars(value).values(), depth + 1)
+            elif self._objects_left and _is_opened(kind):
+                self._seen.add(id(value))
+                self._objects_left -= 1
+                self.add(object.__getattribute__(value, "__dict__").values(), depth + 1)
+
+
+@lru_cache(maxsize=4096)
+def _is_opened(kind: Any) -> bool:
+    """Returns whether the attributes of an object are searched, by its class."""
+    if issubclass(kind, _NEVER_OPENED) or not kind.__dictoffset__:
+        return False
+    is_plain = kind in (SimpleNamespace, argparse.Namespace) or is_written_here(kind.__module__)
+    return bool(is_plain or issubclass(kind, keras.Loss))

@@ -78,6 +78,9 @@ class LayerState:
         self._undeclared -= self._rules.keys()
         of_optimizers = {id(v) for o in owned_optimizers(model) for v in o.variables}
         owned = [v for v in owned_variables(model) if id(v) not in of_optimizers]
+        # In a loss or an object of the program, no layer says how a variable changes.
+        listed = of_optimizers | {id(v) for each in (model, *model.metrics) for v in each.variables}
+        self._undeclared |= {id(v) for v in owned if v.aggregation == "none"} - listed
         self._per_replica = [v for v in owned if is_per_replica(v)]
         self._aggregated = [v for v in owned if v.aggregation != "none" and not is_per_replica(v)]
 

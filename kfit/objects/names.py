@@ -37,7 +37,7 @@ from kfit.objects.carried import carried_by
 from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.iterators import is_iterator
 from kfit.objects.own_generators import holds_state
-from kfit.objects.written_here import is_written_here
+from kfit.user_files.written_here import is_written_here
 
 _OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer, keras.callbacks.Callback)
 """Objects whose code is not searched if other code refers to them: each is searched by itself."""

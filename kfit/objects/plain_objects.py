@@ -24,7 +24,7 @@ from kfit.objects.names import names_in
 from kfit.objects.other_arrays import is_compared, objects_in
 from kfit.objects.own_generators import holds_state, is_generator, read
 from kfit.objects.values import DICTS, decode, fingerprint, is_exact, size_of, type_of
-from kfit.objects.written_here import is_written_here
+from kfit.user_files.written_here import is_written_here
 
 OF_KERAS = (
     *(keras.Layer, keras.Metric, keras.optimizers.Optimizer),

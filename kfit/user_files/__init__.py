@@ -1,1 +1,1 @@
-"""Protects the user's files: decides which files kfit may replace or delete."""
+"""Tells the user's files: which kfit may replace or delete, and which modules are the program's."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kfit.objects.written_here import is_written_here
+from kfit.user_files.written_here import is_written_here
 
 
 @pytest.mark.parametrize("module", ["os.path", "builtins", "kfit.trainer", "keras", "numpy.random"])
