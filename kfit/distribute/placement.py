@@ -14,9 +14,10 @@ if it is an ordinary `tf.Variable`.
 from __future__ import annotations
 
 import random
+import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -33,6 +34,7 @@ from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_sco
 from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_copies import VariableCopies
 from kfit.distribute.variable_values import is_per_replica, total_of_task
+from kfit.heartbeat.signal_handlers import postponed
 from kfit.internals.keras_functions import functions_forgotten
 from kfit.internals.optimizers import belong_to, chooser_of, key_of
 from kfit.internals.randomness import (
@@ -138,7 +140,7 @@ class Placement:
                 yield
             return
         with ExitStack() as leaving:
-            with self._order:
+            with _uninterrupted(), self._order:
                 self._users += 1
                 leaving.push(self._leave)
                 if self._users > 1:
@@ -167,7 +169,7 @@ class Placement:
         The call that has placed them may end before others: the iterators that `predict_iter` has
         returned may take turns, and the garbage collector may close one within another call.
         """
-        with self._order:
+        with _uninterrupted(), self._order:
             self._users -= 1
             if not self._users:
                 ending, self._ending = self._ending, ExitStack()
@@ -258,13 +260,15 @@ class Placement:
         """
         lenders = [other for other in reversed(_working) if other is not self]
         lenders = [other for other in lenders if other.lends_to(self)]
-        for lender in lenders:
-            lender.take_back(failed=False, only=self._variables())
         try:
+            with _uninterrupted():
+                for lender in lenders:
+                    lender.take_back(failed=False, only=self._variables())
             yield
         finally:
-            for lender in reversed(lenders):
-                lender.place_again(self._variables())
+            with _uninterrupted():
+                for lender in reversed(lenders):
+                    lender.place_again(self._variables())
 
     def lends_to(self, other: Placement) -> bool:
         """Returns whether another placement needs variables that are on this placement's devices.
@@ -529,6 +533,11 @@ class Placement:
 
 _working: list[Placement] = []
 """The placements whose variables are on devices now, in the order of their calls."""
+
+
+def _uninterrupted() -> AbstractContextManager[None]:
+    """Context in which Ctrl-C and the like wait: half of the variables would be on the devices."""
+    return postponed(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def seed_generator_on(strategy: Strategy) -> keras.random.SeedGenerator:

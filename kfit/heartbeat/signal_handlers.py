@@ -15,7 +15,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias
@@ -141,6 +143,40 @@ class TemporaryHandlers:
             before.handler(signum, frame)
         elif before.handler is not signal.SIG_IGN:
             before.restore(signum)
+            signal.raise_signal(signum)
+
+
+@contextmanager
+def postponed(*signals: int) -> Iterator[None]:
+    """A context at whose end the signals are handled that have arrived within it.
+
+    So what the context does is not left half done if a handler raises an error, as that of Ctrl-C
+    does. A second one is handled at once: what the context waits for may never come.
+
+    Only handlers in Python are postponed, and only in the main thread: Python calls them in no
+    other one.
+
+    Args:
+        *signals: The numbers of the signals.
+    """
+    arrived: set[int] = set()
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if signum not in arrived:
+            arrived.add(signum)
+            return
+        arrived.remove(signum)
+        handlers.before(signum).handler(signum, frame)
+
+    try:
+        with TemporaryHandlers(handle) as handlers:
+            if threading.current_thread() is threading.main_thread():
+                for signum in signals:
+                    if callable(signal.getsignal(signum)):
+                        handlers.take(signum)
+            yield
+    finally:
+        for signum in arrived:
             signal.raise_signal(signum)
 
 

@@ -1,7 +1,9 @@
 """A call of one trainer within a call of another one that has the same variables on devices."""
 
+import contextlib
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 import kfit
+from kfit.distribute import placement
 from kfit.model import trainer_of
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
@@ -252,3 +255,45 @@ def test_what_replicas_add_to_begins_with_one_value(tiny: Any, dtype: str, first
         return found
 
     assert numbers(1) == numbers(3)
+
+
+@contextlib.contextmanager
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler is in force, by which Ctrl-C raises a KeyboardInterrupt."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("move", ["place", "take_back"])
+@pytest.mark.parametrize("borrows", [False, True])
+def test_an_interrupt_waits_until_variables_are_moved(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, move: str, borrows: bool
+) -> None:
+    (x, y), model = tiny.data(16), tiny.model()
+    trainer, other = (kfit.Trainer(model, strategy=tiny.strategy(n)) for n in (2, 1))
+    trainer.fit(x, y, **FIXED)
+    other.predict(x, verbose=0)
+    expected, original = tiny.weights(model), getattr(placement._Pair, move)
+    due = [signal.SIGINT] if not borrows else []
+
+    def moved(self: Any, strategy: Any) -> None:
+        while due:
+            signal.raise_signal(due.pop())
+        original(self, strategy)
+
+    class Predicts(keras.callbacks.Callback):
+        def on_predict_end(self, logs: Any = None) -> None:
+            due.append(signal.SIGINT)
+            other.predict(x, verbose=0)
+
+    monkeypatch.setattr(placement._Pair, move, moved)
+    with ctrl_c(), pytest.raises(KeyboardInterrupt):
+        trainer.predict(x, verbose=0, callbacks=[Predicts()] if borrows else None)
+    assert not due
+    assert tiny.is_plain(model)
+    for got, one in zip(tiny.weights(model), expected, strict=True):
+        np.testing.assert_array_equal(got, one)
+    trainer.fit(x, y, **FIXED)

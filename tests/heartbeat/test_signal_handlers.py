@@ -1,15 +1,17 @@
 """Handlers are in force for a while, in one process; what was there before comes back."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kfit.heartbeat.signal_handlers import Disposition, TemporaryHandlers
+from kfit.heartbeat.signal_handlers import Disposition, TemporaryHandlers, postponed
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,3 +108,39 @@ def test_whose_a_handler_is() -> None:
         found = Disposition.of(signal.SIGUSR1)
         assert found.is_of_kfit
         assert not found.is_of_program
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_postponed_signal_is_handled_at_the_end(fails: bool) -> None:
+    got: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda signum, frame: got.append(signum))
+    with contextlib.suppress(ValueError), postponed(signal.SIGUSR1):
+        signal.raise_signal(signal.SIGUSR1)
+        assert got == []
+        if fails:
+            raise ValueError
+    assert got == [signal.SIGUSR1]
+    signal.raise_signal(signal.SIGUSR1)
+    assert len(got) == 2
+
+
+def test_a_second_signal_is_not_postponed() -> None:
+    def stop(signum: int, frame: Any) -> None:
+        raise TimeoutError
+
+    def waits() -> None:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGUSR1)
+            done.append(True)
+
+    signal.signal(signal.SIGUSR1, stop)
+    done: list[bool] = []
+    with pytest.raises(TimeoutError), postponed(signal.SIGUSR1):
+        waits()
+    assert done == [True]
+
+
+def test_a_signal_without_a_handler_in_python_is_not_postponed() -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    with postponed(signal.SIGUSR1):
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
