@@ -7,23 +7,31 @@ that of another thread is being built, traced or ended.
 A thread may also wait for another one: a hook of a callback may start a thread that evaluates the
 model, and a thread may predict what a generator then yields to `fit`. So where code of the user's
 may run, predictions of other threads are let in, and all calls of threads that were started there,
-as if the code itself had made them. Evaluations of older threads are let in between two times in
-which metrics are added up. A `fit` of an older thread is not: it would take long, and might itself
-wait for the call that has let it in.
+or earlier in such code of the same call, as if the code itself had made them. Evaluations of older
+threads are let in between two times in which metrics are added up.
+
+Any other call of an older thread waits: in the middle of an epoch, an evaluation would reset the
+metrics and a `fit` would change the weights. But nothing tells whether the user's code itself waits
+for that call. So if the code takes `_PATIENCE`, the call is let in after all, with a warning.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
+
+from kfit.heartbeat.tracebacks import warn_user
 
 Purpose: TypeAlias = Literal["train", "evaluate", "predict"]
 """What a call uses the model for. A prediction changes no metric."""
 
+_PATIENCE = 60.0
+"""Seconds for which the user's code may keep a call waiting that it might itself wait for."""
 _CODE_OF_GRAPHS = "tensorflow.python.ops.script_ops"
 
 
@@ -32,24 +40,28 @@ class _Turn:
     """A call of `fit`, `evaluate` or the like that has begun, or waits until it may begin.
 
     Attributes:
-        thread: The identity of the thread that has made the call.
+        thread: The thread that has made the call.
         purpose: What the call uses the model for.
         is_of_graph: Whether the thread runs Python code for a graph, such as a generator.
         lets_in: The calls of other threads that may begin now, as if this call had made them.
-        known: The threads that were there when this call began to let in others.
+        known: The threads that were there when this call began to let in others, without `started`.
+        started: Living threads that were started while this call let in others.
+        since: When this call began to let in others, in seconds of the monotonic clock.
     """
 
-    thread: int
+    thread: threading.Thread
     purpose: Purpose
     is_of_graph: bool
     lets_in: Literal["none", "predictions", "all"] = "none"
-    known: frozenset[int | None] = frozenset()
+    known: frozenset[threading.Thread] = frozenset()
+    started: set[threading.Thread] = field(default_factory=set)
+    since: float = 0.0
 
     def lends_to(self, other: _Turn) -> bool:
         """Returns whether another call may begin while this one is under way."""
-        if self.thread == other.thread or (other.is_of_graph and not self.is_of_graph):
+        if self.thread is other.thread or (other.is_of_graph and not self.is_of_graph):
             return True
-        # A thread that was started meanwhile may be one that this call's own thread waits for.
+        # A thread that its code has started may be one that this call's own thread waits for.
         if other.purpose == "predict" or other.thread not in self.known:
             return self.lets_in != "none"
         return self.lets_in == "all" and other.purpose == "evaluate"
@@ -73,21 +85,38 @@ class Turns:
         Args:
             purpose: What the call uses the model for.
         """
-        turn = _Turn(threading.get_ident(), purpose, _is_of_graph())
+        turn = _Turn(threading.current_thread(), purpose, _is_of_graph())
         with self._changed:
             self._waiting.append(turn)
             try:
-                self._changed.wait_for(lambda: not self._begun or self._begun[-1].lends_to(turn))
+                kept_by = self._wait_for(turn)
             finally:
                 self._waiting.remove(turn)
                 self._changed.notify_all()
             self._begun.append(turn)
         try:
+            if kept_by is not None:
+                _warn_of(turn, kept_by)
             yield
         finally:
             with self._changed:
                 self._begun.remove(turn)
                 self._changed.notify_all()
+
+    def _wait_for(self, turn: _Turn) -> _Turn | None:
+        """Waits until a call may begin.
+
+        Returns:
+            The call that has kept it waiting for so long that it begins within that call's code of
+            the user's; None if there is none.
+        """
+        began = time.monotonic()
+        while self._begun and not (last := self._begun[-1]).lends_to(turn):
+            waited = time.monotonic() - max(began, last.since)
+            if last.lets_in != "none" and waited >= _PATIENCE:
+                return last
+            self._changed.wait(_PATIENCE / 10)
+        return None
 
     @contextmanager
     def lent(self, *, to: Literal["predictions", "all"]) -> Iterator[None]:
@@ -101,15 +130,15 @@ class Turns:
         Args:
             to: "predictions" if only predictions may begin, since metrics are being added up;
                 "all" if also evaluations may. All calls of threads that are started within the
-                context may begin in either case.
+                context, or within an earlier one of the call, may begin in either case.
         """
-        thread = threading.get_ident()
+        thread = threading.current_thread()
         with self._changed:
-            turn = next((each for each in reversed(self._begun) if each.thread == thread), None)
+            turn = next((each for each in reversed(self._begun) if each.thread is thread), None)
             if turn is not None:
-                before = turn.lets_in, turn.known
-                turn.lets_in = to
-                turn.known = frozenset(thread.ident for thread in threading.enumerate())
+                before = turn.lets_in, turn.known, turn.since
+                turn.lets_in, turn.since = to, time.monotonic()
+                turn.known = frozenset(threading.enumerate()) - turn.started
             due = [] if turn is None else list(filter(turn.lends_to, self._waiting))
             self._changed.notify_all()
         is_closed = False
@@ -121,15 +150,16 @@ class Turns:
         finally:
             if turn is not None:
                 with self._changed:
+                    turn.started = set(threading.enumerate()) - turn.known
                     if not is_closed:
-                        turn.thread = threading.get_ident()
+                        turn.thread = threading.current_thread()
                         self._changed.wait_for(lambda: self._may_go_on(turn, due))
                         self._go_on(turn)
-                    turn.lets_in, turn.known = before
+                    turn.lets_in, turn.known, turn.since = before
 
     def _may_go_on(self, turn: _Turn, due: list[_Turn]) -> bool:
         within = self._begun[self._begun.index(turn) + 1 :]
-        is_alone = all(each.is_of_graph or each.thread == turn.thread for each in within)
+        is_alone = all(each.is_of_graph or each.thread is turn.thread for each in within)
         return is_alone and not any(each in due for each in self._waiting)
 
     def _go_on(self, turn: _Turn) -> None:
@@ -138,9 +168,20 @@ class Turns:
         They stand still meanwhile, and whether others may begin depends on the last one.
         """
         within = self._begun[self._begun.index(turn) + 1 :]
-        if any(each.thread == turn.thread for each in within):
+        if any(each.thread is turn.thread for each in within):
             self._begun.remove(turn)
             self._begun.append(turn)
+
+
+def _warn_of(turn: _Turn, kept_by: _Turn) -> None:
+    warn_user(
+        f"The thread {turn.thread.name!r} uses the model to {turn.purpose} while the thread "
+        f"{kept_by.thread.name!r} uses it to {kept_by.purpose}: a hook or the data has taken "
+        f"{_PATIENCE:.0f} s there, and may be waiting for this call. As in Keras, what one call "
+        "changes (metrics, and weights if it trains) is changed for the other one. Make the call "
+        "in the hook itself, or in a thread that the hook starts; or evaluate in a hook at the end "
+        "of an epoch."
+    )
 
 
 def _is_of_graph() -> bool:

@@ -1,5 +1,6 @@
 """Several threads use one model on replicas: each gets the numbers that it would get alone."""
 
+import contextlib
 import gc
 import queue
 import threading
@@ -9,9 +10,11 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import kfit
+from kfit.training import turns
 
 PATIENCE = 120.0
 
@@ -133,6 +136,85 @@ def test_a_hook_may_wait_for_an_older_thread_that_evaluates(tiny: Any) -> None:
         model.fit(x, y, epochs=2, verbose=0, callbacks=[callback])
         last = model.evaluate(x, y, verbose=0)
     np.testing.assert_allclose(callback.results[-1], last)
+
+
+class InLaterHook(keras.callbacks.Callback):
+    """Evaluates in a thread that one hook has started, and for which another one waits."""
+
+    def __init__(self, x: Any, y: Any) -> None:
+        super().__init__()
+        self.x, self.y = x, y
+        self.may_begin = threading.Event()
+        self.results: list[Any] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.thread = threading.Thread(target=self.evaluate, daemon=True)
+        self.thread.start()
+
+    def evaluate(self) -> None:
+        self.may_begin.wait(PATIENCE)
+        self.results.append(self.model.evaluate(self.x, self.y, verbose=0))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.may_begin.set()
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()
+
+
+def test_a_hook_may_wait_for_a_thread_that_an_earlier_hook_has_started(tiny: Any) -> None:
+    x, y = tiny.data(20)
+    numbers = []
+    for strategy in (None, tiny.strategy(2)):
+        model, callback = tiny.model(), InLaterHook(x, y)
+        fixed = {"batch_size": 10, "shuffle": False, "verbose": 0, "callbacks": [callback]}
+        with kfit.install(strategy) if strategy else tf.name_scope("keras"):
+            history = model.fit(x, y, **fixed).history
+        numbers.append([*map(np.asarray, callback.results), *model.get_weights()])
+        numbers[-1] += [np.asarray(history[name]) for name in sorted(history)]
+    for expected, got in zip(*numbers, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+
+class InOlderThread(keras.callbacks.Callback):
+    """Evaluates or trains in the middle of an epoch, in a thread that was there before training."""
+
+    def __init__(self, pool: ThreadPoolExecutor, call: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.pool, self.call = pool, call
+        self.results: list[Any] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 0:
+            self.results.append(self.pool.submit(self.call, self.model).result(PATIENCE))
+
+
+@pytest.mark.parametrize("purpose", ["evaluate", "train"])
+def test_what_a_hook_has_long_kept_waiting_begins_with_a_warning(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, purpose: str
+) -> None:
+    x, y = tiny.data(20)
+    fixed: Any = {"batch_size": 10, "shuffle": False, "verbose": 0}
+
+    def call(model: Any) -> Any:
+        if purpose == "evaluate":
+            return model.evaluate(x, y, verbose=0)
+        return [each[-1] for each in model.fit(x, y, **fixed).history.values()]
+
+    monkeypatch.setattr(turns, "_PATIENCE", 0.3)
+    pool, numbers = ThreadPoolExecutor(1), []
+    pool.submit(int).result(PATIENCE)
+    for strategy in (None, tiny.strategy(2)):
+        model, callback = tiny.model(), InOlderThread(pool, call)
+        with contextlib.ExitStack() as stack:
+            if strategy is not None:
+                stack.enter_context(kfit.install(strategy))
+                text = f"'ThreadPoolExecutor.*' uses the model to {purpose} while the thread"
+                stack.enter_context(pytest.warns(UserWarning, match=text))
+            history = model.fit(x, y, callbacks=[callback], **fixed).history
+        numbers.append([*map(np.asarray, callback.results), *model.get_weights()])
+        numbers[-1] += [np.asarray(history[name]) for name in sorted(history)]
+    for expected, got in zip(*numbers, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_training_may_wait_for_what_a_thread_predicts(tiny: Any) -> None:
