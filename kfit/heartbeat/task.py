@@ -42,6 +42,7 @@ from kfit.heartbeat.layout import (
 )
 from kfit.heartbeat.phases import Phase, hook
 from kfit.heartbeat.sampler import Sampler
+from kfit.heartbeat.signal_handlers import Disposition
 from kfit.heartbeat.stop_notes import write_stop_note
 from kfit.heartbeat.tracebacks import of_user, warn_user
 from kfit.heartbeat.unconfirmed_ends import write_end
@@ -469,20 +470,15 @@ def _limit_ns(limit: float | None) -> int:
     return int(limit * 1e9)
 
 
-def register_stack_dump() -> bool:
+def register_stack_dump() -> None:
     """Makes the signal SIGUSR2 print the stacks of all threads to stderr.
 
     This works even while a thread holds the GIL. The supervisor (`kfit run`) sends this signal to a
-    task that hangs, before it kills the task. If the program has its own handler for SIGUSR2, that
-    handler stays.
-
-    Returns:
-        Whether the signal now prints the stacks.
+    task that hangs, before it kills the task. If the program has its own handler for SIGUSR2, also
+    one of `faulthandler`, that handler stays.
     """
-    if not hasattr(faulthandler, "register"):
-        return False
-    if signal.getsignal(signal.SIGUSR2) not in (signal.SIG_DFL, signal.SIG_IGN):
-        return False
-    # 2 is the file descriptor of stderr; in a notebook `sys.stderr` is not a file.
-    faulthandler.register(signal.SIGUSR2, file=2, all_threads=True, chain=False)
-    return True
+    before = Disposition.of(signal.SIGUSR2)
+    is_taken = before.is_in_c or before.handler not in (signal.SIG_DFL, signal.SIG_IGN)
+    if hasattr(faulthandler, "register") and not is_taken:
+        # 2 is the file descriptor of stderr; in a notebook `sys.stderr` is not a file.
+        faulthandler.register(signal.SIGUSR2, file=2, all_threads=True, chain=False)

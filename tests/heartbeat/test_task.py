@@ -385,3 +385,12 @@ def test_a_handler_of_the_user_s_own_stays(reader: HeartbeatReader) -> None:
         assert signal.getsignal(signal.SIGUSR2) is handler
     finally:
         signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_faulthandler_of_the_user_s_own_stays(reader: HeartbeatReader, tmp_path: Path) -> None:
+    with open(tmp_path / "stacks", "w") as file:
+        faulthandler.register(signal.SIGUSR2, file=file, chain=False)
+        of(reader)
+        signal.raise_signal(signal.SIGUSR2)
+        faulthandler.unregister(signal.SIGUSR2)
+    assert "test_a_faulthandler_of_the_user_s_own_stays" in (tmp_path / "stacks").read_text()
