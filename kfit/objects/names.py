@@ -104,18 +104,23 @@ class Space(NamedTuple):
         holder: Where its variables are stored: the dict of a function or module, or the class.
         keys: The names of a module's variables that the program's code uses; None if all variables
             count, as in a function or class.
+        before: The names of all variables that were there when the space was found.
     """
 
     label: str
     holder: dict[str, Any] | type
     keys: tuple[str, ...] | None = None
+    before: frozenset[str] = frozenset()
 
     def names(self) -> Iterator[Name]:
-        """Yields the variables that there are now, except for modules and special variables."""
-        is_class = isinstance(self.holder, type)
-        held = vars(self.holder) if isinstance(self.holder, type) else self.holder
-        for key, value in list(held.items()) if self.keys is None else _items(held, self.keys):
-            is_code = isinstance(value, ModuleType) or (is_class and _is_described(value))
+        """Yields the variables that were not there before, but for modules and special ones."""
+        held = self._held()
+        if held.keys() <= self.before:  # fast, since each look at an object asks
+            return
+        keys = held if self.keys is None else self.keys
+        for key in [key for key in keys if key not in self.before and key in held]:
+            is_method = isinstance(self.holder, type) and _is_described(held[key])
+            is_code = is_method or isinstance(held[key], ModuleType)
             if not is_code and not self._is_special(key):
                 yield self._at(key)
 
@@ -130,6 +135,13 @@ class Space(NamedTuple):
         inherited = None if isinstance(self.holder, dict) else getattr(self.holder, key, None)
         is_code = callable(inherited) or _is_described(inherited)
         return None if is_code else self._at(key)
+
+    def known(self) -> Space:
+        """Returns the space with all its present variables as those that were there before."""
+        return self._replace(before=frozenset(self._held()))
+
+    def _held(self) -> Mapping[str, Any]:
+        return vars(self.holder) if isinstance(self.holder, type) else self.holder
 
     def _is_special(self, key: str) -> bool:
         if isinstance(self.holder, dict):
@@ -162,11 +174,11 @@ class Names(dict[str, Any]):
     """
 
     def __init__(self, found: Found) -> None:
+        self._spaces = found.spaces
         self._names = {each.name: each for each in found.names}
-        self._spaces = {each.label: each for each in found.spaces}
         for space in found.spaces:
             for name in space.names():
-                if name.name not in self._names and not isinstance(name.get(), _CODE):
+                if not isinstance(name.get(), _CODE):
                     self._names[name.name] = name
         values = {name: each.get() for name, each in self._names.items()}
         super().__init__({name: value for name, value in values.items() if value is not _ABSENT})
@@ -187,12 +199,11 @@ class Names(dict[str, Any]):
         self._names[name].delete()
 
     def _find(self, name: str) -> Name | None:
-        found = self._names.get(name)
-        if found is None:
-            label, _, key = name.rpartition(".")
-            space = self._spaces.get(label)
-            found = None if space is None else space.new(key)
-        return found
+        if name in self._names:
+            return self._names[name]
+        label, _, key = name.rpartition(".")
+        space = next((space for space in self._spaces if space.label == label), None)
+        return None if space is None else space.new(key)
 
 
 def names_in(owner: Any) -> list[Name]:
@@ -233,7 +244,7 @@ def found_in(owner: Any) -> Found:
         for name in space.names():
             if not isinstance(name.get(), _CODE):
                 names.setdefault((id(name.holder), name.key), name)
-    return Found(list(names.values()), list(spaces.values()))
+    return Found(list(names.values()), [space.known() for space in spaces.values()])
 
 
 def _numbered(label: str, labels: dict[str, int]) -> str:
