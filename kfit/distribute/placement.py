@@ -17,7 +17,7 @@ import random
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -50,6 +50,9 @@ from kfit.internals.variables import (
     take_as_number,
     tf_variable,
 )
+
+_uninterrupted = postponed(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+"""Decorator of what must not end half-way, with some of the variables still on the devices."""
 
 
 @dataclass
@@ -140,7 +143,7 @@ class Placement:
                 yield
             return
         with ExitStack() as leaving:
-            with _uninterrupted(), self._order:
+            with self._order:
                 self._users += 1
                 leaving.push(self._leave)
                 if self._users > 1:
@@ -158,6 +161,7 @@ class Placement:
                 entered.enter_context(context)
             self._ending = entered.pop_all()
 
+    @_uninterrupted
     def _leave(
         self,
         kind: type[BaseException] | None,
@@ -169,7 +173,7 @@ class Placement:
         The call that has placed them may end before others: the iterators that `predict_iter` has
         returned may take turns, and the garbage collector may close one within another call.
         """
-        with _uninterrupted(), self._order:
+        with self._order:
             self._users -= 1
             if not self._users:
                 ending, self._ending = self._ending, ExitStack()
@@ -261,14 +265,12 @@ class Placement:
         lenders = [other for other in reversed(_working) if other is not self]
         lenders = [other for other in lenders if other.lends_to(self)]
         try:
-            with _uninterrupted():
-                for lender in lenders:
-                    lender.take_back(failed=False, only=self._variables())
+            for lender in lenders:
+                lender.take_back(failed=False, only=self._variables())
             yield
         finally:
-            with _uninterrupted():
-                for lender in reversed(lenders):
-                    lender.place_again(self._variables())
+            for lender in reversed(lenders):
+                lender.place_again(self._variables())
 
     def lends_to(self, other: Placement) -> bool:
         """Returns whether another placement needs variables that are on this placement's devices.
@@ -354,6 +356,7 @@ class Placement:
             forget_scope(self._model)
         self.revision += 1
 
+    @_uninterrupted
     def place_again(self, used: Sequence[keras.Variable]) -> None:
         """Moves variables to the strategy's devices again, after another trainer has used them.
 
@@ -425,18 +428,25 @@ class Placement:
                         copies.give(plain)
                     # With several workers, all get the chief's value: TensorFlow broadcasts it.
                     _initialize(variable, plain.read_value(), like=plain)
-                    self._add_up(variable)
+                    self._add_up(variable, tf_variable(variable))
                     self._pairs[id(variable)] = _Pair(variable, plain, tf_variable(variable))
         if len(again) < len(fresh):
             self.revision += 1
 
-    def _add_up(self, variable: keras.Variable) -> None:
-        """Lets the copies of a variable that has just been placed add up to its value."""
+    def _add_up(self, variable: keras.Variable, placed: tf.Variable) -> None:
+        """Lets the copies of a variable on the devices, just made, add up to the variable's value.
+
+        Args:
+            variable: The Keras variable.
+            placed: The `tf.Variable` on the devices. If each replica has its own part of the value,
+                the first copy gets the whole, and the others zeros.
+        """
         is_total = is_per_replica(variable) and variable.aggregation == "sum"
         if is_total and self._strategy.num_replicas > 1:
             has_first = self._strategy.first_local_replica == 0
-            give_total_to_first_copy(tf_variable(variable), has_first=has_first)
+            give_total_to_first_copy(placed, has_first=has_first)
 
+    @_uninterrupted
     def take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
         """Moves the values of the variables from the strategy's devices back to ordinary variables.
 
@@ -484,6 +494,7 @@ class Placement:
         """
         placed, value = tf_variable(variable), self._value_on_devices(variable, failed)
         _initialize(variable, value, like=placed)
+        self._add_up(variable, placed)
         plain, first = tf_variable(variable), self._strategy.local_results(placed)[0]
         if not may_be_one(plain, first):
             return _Pair(variable, plain, placed)
@@ -533,11 +544,6 @@ class Placement:
 
 _working: list[Placement] = []
 """The placements whose variables are on devices now, in the order of their calls."""
-
-
-def _uninterrupted() -> AbstractContextManager[None]:
-    """Context in which Ctrl-C and the like wait: half of the variables would be on the devices."""
-    return postponed(signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def seed_generator_on(strategy: Strategy) -> keras.random.SeedGenerator:

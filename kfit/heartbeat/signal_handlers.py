@@ -146,15 +146,19 @@ class TemporaryHandlers:
             signal.raise_signal(signum)
 
 
+class _Postponing(TemporaryHandlers):
+    """The handlers of `postponed`."""
+
+
 @contextmanager
 def postponed(*signals: int) -> Iterator[None]:
-    """A context at whose end the signals are handled that have arrived within it.
+    """A context, or decorator, at whose end the signals are handled that have arrived within it.
 
     So what the context does is not left half done if a handler raises an error, as that of Ctrl-C
     does. A second one is handled at once: what the context waits for may never come.
 
     Only handlers in Python are postponed, and only in the main thread: Python calls them in no
-    other one.
+    other one. Within another such context their signals wait for the end of the outer one.
 
     Args:
         *signals: The numbers of the signals.
@@ -169,10 +173,12 @@ def postponed(*signals: int) -> Iterator[None]:
         handlers.before(signum).handler(signum, frame)
 
     try:
-        with TemporaryHandlers(handle) as handlers:
+        with _Postponing(handle) as handlers:
             if threading.current_thread() is threading.main_thread():
                 for signum in signals:
-                    if callable(signal.getsignal(signum)):
+                    handler = signal.getsignal(signum)
+                    is_waiting = isinstance(getattr(handler, "__self__", None), _Postponing)
+                    if callable(handler) and not is_waiting:
                         handlers.take(signum)
             yield
     finally:

@@ -124,7 +124,8 @@ def test_a_postponed_signal_is_handled_at_the_end(fails: bool) -> None:
     assert len(got) == 2
 
 
-def test_a_second_signal_is_not_postponed() -> None:
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_second_signal_is_not_postponed(depth: int) -> None:
     def stop(signum: int, frame: Any) -> None:
         raise TimeoutError
 
@@ -135,7 +136,10 @@ def test_a_second_signal_is_not_postponed() -> None:
 
     signal.signal(signal.SIGUSR1, stop)
     done: list[bool] = []
-    with pytest.raises(TimeoutError), postponed(signal.SIGUSR1):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(pytest.raises(TimeoutError))
+        for _ in range(depth):
+            stack.enter_context(postponed(signal.SIGUSR1))
         waits()
     assert done == [True]
 
