@@ -15,12 +15,14 @@ import tensorflow as tf
 
 from kfit.exactness.added_rows import added_rows
 from kfit.exactness.chosen_rows import are_chosen
-from kfit.exactness.kind_reading import AS_IT_IS, DIVISIONS, Reading
+from kfit.exactness.kind_reading import AS_IT_IS, DIVISIONS, Reading, is_added_up
 from kfit.exactness.kinds import Kinds
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.rows_axis import rows_axis
 
 Tensor = Any
+
+_SUMS = {"Add", "AddV2", "Sub"}
 
 
 def kinds_of(value: Any, replica: Replica) -> Kinds:
@@ -56,7 +58,9 @@ def has_rows_of_examples(value: Any, replica: Replica) -> bool:
         return True
     if not replica.origins.is_of_step(value) or not value.dtype.is_floating:
         return True
-    return rows_axis(value) is not None or "rows" in Reading(replica).of(value)
+    if rows_axis(value) is not None and not is_added_up(value):
+        return True
+    return "rows" in Reading(replica).of(value)
 
 
 def axis_of_rows(value: Tensor, replica: Replica) -> int | None:
@@ -79,11 +83,11 @@ def axis_of_rows(value: Tensor, replica: Replica) -> int | None:
     sizes = value.shape.as_list() if value.shape.rank else [None]
     if None in sizes:
         return sizes.index(None)
-    may_be_rows = not replica.can_be_read and sizes[0] in _sizes_of_parts(replica)
+    may_be_rows = not replica.can_be_read and sizes[0] in sizes_of_parts(replica)
     return 0 if may_be_rows else None
 
 
-def _sizes_of_parts(replica: Replica) -> set[int]:
+def sizes_of_parts(replica: Replica) -> set[int]:
     """Returns the numbers of examples that the replicas have, as far as they are known.
 
     The result is the same on all replicas if the size of the batch is known. A replica without
@@ -98,9 +102,10 @@ def _sizes_of_parts(replica: Replica) -> set[int]:
 
 
 def _static(number: Any) -> int | None:
-    """Returns a number that is known; in a graph, rows whose number is a tensor have no size."""
-    is_known = isinstance(number, int) or (number is not None and tf.executing_eagerly())
-    return int(number) if is_known else None
+    """Returns a number that is known; in a graph, that of a tensor only if it is a constant."""
+    if isinstance(number, tf.Tensor):
+        number = int(number) if tf.executing_eagerly() else tf.get_static_value(number)
+    return None if number is None else int(number)
 
 
 def has_rows_elsewhere(value: Any, replica: Replica) -> bool:
@@ -187,17 +192,17 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
     must then be weighted in its own way.
 
     Args:
-        value: A floating-point tensor without a row for each example, such as a scalar.
+        value: A tensor of numbers without a row for each example, such as a scalar.
         replica: The replica that is being traced.
 
     Returns:
         The terms; only the value itself if it cannot be split.
     """
     if not replica.can_be_read:
-        return [Addend(value, 1.0, frozenset({"unknown"}))]
+        return [Addend(value, 1, frozenset({"unknown"}))]
     reading = Reading(replica)
     found: list[Addend] = []
-    waiting: list[tuple[Tensor, Any]] = [(value, 1.0)]
+    waiting: list[tuple[Tensor, Any]] = [(value, 1)]
     while waiting:
         tensor, factor = waiting.pop()
         parts = _parts(tensor, reading) if reading.may_be_taken_apart(tensor) else None
@@ -217,9 +222,9 @@ def _parts(tensor: Tensor, reading: Reading) -> list[tuple[Tensor, Any]] | None:
             replicas, as a factor must be.
 
     Returns:
-        The terms, each with its factor: `[(a, 1.0), (b, -1.0)]` for `a - b`, and `[(b, c)]` for
+        The terms, each with its factor: `[(a, 1), (b, -1)]` for `a - b`, and `[(b, c)]` for
         `b * c` with a factor c. None for any other operation, and if the terms differ from
-        the tensor in shape or dtype.
+        the tensor in dtype, or in shape; those of a sum may be broadcast.
     """
     kind, inputs = tensor.op.type, list(tensor.op.inputs)
     if kind == "Sum" and inputs[0].op.type == "Pack":
@@ -233,14 +238,14 @@ def _parts(tensor: Tensor, reading: Reading) -> list[tuple[Tensor, Any]] | None:
             if _are_alike(other, tensor) and not reading.of(one):
                 return [(other, one)]
         return None
+    if kind in _SUMS:
+        return [(inputs[0], 1), (inputs[1], -1 if kind == "Sub" else 1)]  # perhaps broadcast
     if not all(_are_alike(each, tensor) for each in inputs[: 1 if kind in DIVISIONS else None]):
         return None
-    if kind in AS_IT_IS or kind in ("AddV2", "Add", "AddN"):
-        return [(each, 1.0) for each in inputs]
+    if kind in AS_IT_IS or kind == "AddN":
+        return [(each, 1) for each in inputs]
     if kind == "Neg":
-        return [(inputs[0], -1.0)]
-    if kind == "Sub":
-        return [(inputs[0], 1.0), (inputs[1], -1.0)]
+        return [(inputs[0], -1)]
     if kind in DIVISIONS and not reading.of(inputs[1]):
         return [(inputs[0], 1.0 / inputs[1])]
     return None

@@ -85,14 +85,10 @@ class Reading:
     def may_be_taken_apart(self, tensor: Tensor) -> bool:
         """Returns whether each term of a sum may be looked at by itself, instead of the sum.
 
-        The sum must be in the step's own graph (not in a function within it) and of a static shape,
-        and its kind (such as a mean over the examples) must not be known already.
+        The sum must be in the step's own graph (not in a function within it), and its kind (such as
+        a mean over the examples) must not be known already.
         """
-        return (
-            self._origins.known_kind(tensor) is None
-            and self._origins.is_of_step(tensor)
-            and tensor.shape.is_fully_defined()
-        )
+        return self._origins.known_kind(tensor) is None and self._origins.is_of_step(tensor)
 
     def _read(self, tensor: Tensor) -> Kinds:
         known = self._origins.known_kind(tensor)
@@ -106,7 +102,7 @@ class Reading:
                 return frozenset({"unknown"}) if outer is None else self.of(outer)
             if not self._origins.is_own(tensor, ()):
                 return NONE
-        if rows_axis(tensor) is not None and not _is_added_up(tensor):
+        if rows_axis(tensor) is not None and not is_added_up(tensor):
             return frozenset({"rows"})
         if is_inner_size(tensor):
             return NONE  # all replicas have rows of one batch
@@ -341,7 +337,7 @@ def _divided(above: Kinds, below: Kinds) -> Kinds:
     return frozenset({"mean" if below == {"count"} and above == SUM else "other"})
 
 
-def _is_added_up(tensor: Tensor) -> bool:
+def is_added_up(tensor: Tensor) -> bool:
     """Returns whether a tensor consists of sums over examples, such as the counts of a histogram.
 
     The first axis of such a tensor is that of the bins, and not that of the examples, even if the

@@ -10,7 +10,7 @@
   `kfit.exactness.scalar_estimates`). The part is the estimate times the replica's share of the
   examples.
 - An integer that is computed from examples is taken for a count, which is a part already. Any other
-  integer is taken to be equal on all replicas, and is logged unchanged.
+  integer, also one that is added to a count, is taken to be equal on all replicas.
 - What cannot be added, such as a boolean or a string, is that of the first replica.
 """
 
@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import (
+    addends_of,
     axis_of_rows,
     has_other_rows,
     kinds_of,
@@ -371,6 +372,13 @@ def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -
     adds_up = value.dtype.is_integer
     if tf.executing_eagerly():
         return replica.zero_if_empty(value) if adds_up else value
+    addends = addends_of(value, replica) if adds_up and not replica.has_all else []
+    if len(addends) > 1 and all(each.kinds <= {"sum", "count"} for each in addends):
+        terms = [(each.times(1), each.kinds) for each in addends]
+        return sum(
+            replica.zero_if_empty(term) if kinds else _of_first(term, replica)
+            for term, kinds in terms
+        )
     kinds = frozenset() if replica.has_all else kinds_of(value, replica)
     if not kinds <= {"unknown", *(("sum", "count") if adds_up else ())}:
         warn_user(
@@ -381,8 +389,12 @@ def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -
         )
     if not adds_up:
         return value
-    if _is_count(value, replica):
-        return replica.zero_if_empty(value)
+    is_count = _is_count(value, replica)
+    return replica.zero_if_empty(value) if is_count else _of_first(value, replica)
+
+
+def _of_first(value: Tensor, replica: Replica) -> Tensor:
+    """Returns the addend of a replica to a value that is equal on all replicas."""
     return tf.where(tf.equal(replica.index, 0), value, tf.zeros_like(value))
 
 

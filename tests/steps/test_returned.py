@@ -254,6 +254,10 @@ def of_sums(x: Any, y_pred: Any) -> dict[str, Any]:
         "of_classes": tf.math.unsorted_segment_sum(x, labels, 2),
         "products": tf.matmul(x, x, transpose_a=True),
         "both": tf.reduce_sum(y_pred, 0) + 2 * tf.reduce_mean(x, 0)[:1],
+        "and_one": 1 - tf.reduce_sum(x, 0) / 2,
+        "fewer": tf.shape(x)[0] - 1,
+        "counts": 2 * tf.reduce_sum(tf.cast(x > 0, "int32"), 0) + 1,
+        "histogram": tf.math.bincount(labels, weights=x[:, 0], minlength=2, maxlength=2),
         "constants": np.arange(3.0),
         "list": [tf.reduce_sum(x), tf.reduce_mean(x)],
     }
