@@ -61,6 +61,11 @@ class Origins:
                 self._values[id(each.values)] = each.values
         return value
 
+    @property
+    def have_inner_values(self) -> bool:
+        """Whether some examples are ragged or sparse, so that their number may be static."""
+        return bool(self._values)
+
     def are_values(self, tensor: Tensor) -> bool:
         """Returns whether a tensor has the values of ragged or sparse examples, as many as it may.
 

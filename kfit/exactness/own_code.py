@@ -33,6 +33,15 @@ def has_own_code(model: keras.Model) -> bool:
     return not all(is_of_keras(part) and not _calls_own_function(part) for part in parts)
 
 
+def has_outputs_without_rows(model: keras.Model) -> bool:
+    """Returns whether a model is known to have outputs whose first axis is not of the examples.
+
+    Operations of Keras can make such outputs, such as `keras.ops.mean(x, 0)` in a functional model.
+    """
+    outputs = keras.tree.flatten(getattr(model, "outputs", None))
+    return any(tuple(getattr(each, "shape", (None,)))[:1] != (None,) for each in outputs)
+
+
 def _calls_own_function(part: Any) -> bool:
     """Returns whether an object of Keras, such as a Lambda layer, has a function of the user's.
 

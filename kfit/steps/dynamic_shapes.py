@@ -19,7 +19,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.layer_state import LayerState
 from kfit.exactness.metric_updates import variables_of_own_metrics, warn_if_decided_alone
-from kfit.exactness.own_code import takes_one_loss, warn_if_unread
+from kfit.exactness.own_code import has_outputs_without_rows, takes_one_loss, warn_if_unread
 from kfit.exactness.patches import keras_for_replicas
 from kfit.exactness.replica_context import (
     GradientSums,
@@ -98,6 +98,8 @@ def make_step(
     if strategy.static_shapes:
         return make_static_step(model, model_step, strategy, predicts=predicts, returned=returned)
     state = LayerState(model)
+    hides_rows = predicts and has_outputs_without_rows(model)
+    record = Returned() if returned is None else returned
 
     @tf.autograph.experimental.do_not_convert
     def on_one(element: Any, layout: BatchLayout) -> Any:
@@ -123,7 +125,7 @@ def make_step(
 
         def part(element: Any) -> Any:
             replica, own = _own_part(element, layout, strategy)
-            if state.may_count and not tf.executing_eagerly():
+            if (state.may_count or hides_rows) and not tf.executing_eagerly():
                 replica.hides_rows = True
                 own = tf.nest.map_structure(of_unknown_size, own)
             with warned_at(place), on_replica(step, replica):
@@ -136,9 +138,8 @@ def make_step(
                 warn_if_decided_alone(replica)
                 state.agree(replica, before)
                 if predicts:
-                    outputs = tf.nest.map_structure(replica.own_rows, outputs)
-                    return of_predictions(outputs, replica)
-                return of_batch(outputs, replica, model, returned)
+                    return of_predictions(outputs, replica, model, record)
+                return of_batch(outputs, replica, model, record)
 
         with (
             keras_for_replicas(),

@@ -6,7 +6,6 @@ outputs in a form that a loop can pass on, and what is costly is done once, afte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -16,7 +15,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.internals.graphs import of_unknown_shape
 from kfit.steps.metrics import combine, flat_logs, read_metrics
 from kfit.steps.prediction import joined_rows
-from kfit.steps.returned import Returned, as_tensors, is_composite
+from kfit.steps.returned import Returned, as_tensors, is_composite, of_one_shape
 
 
 class Outputs:
@@ -60,7 +59,7 @@ class Outputs:
                 )
             return parts
         if name in self._returned.sums and self._strategy.num_replicas > 1:
-            with tf.control_dependencies(_of_one_shape(name, parts)):
+            with tf.control_dependencies(of_one_shape(f"The model's step returns {name!r}", parts)):
                 return self._strategy.reduce("sum", value)
         return as_tensors(parts[0])
 
@@ -81,30 +80,6 @@ class Outputs:
         if self._strategy.num_workers > 1:
             return of_batch(self._strategy.gather_parts(value))
         return of_batch(joined_rows(value))
-
-
-def _of_one_shape(name: str, parts: Sequence[tf.Tensor]) -> list[Any]:
-    """Checks that the replicas' parts of a value have one shape, as they must to be added.
-
-    Returns:
-        Assertions to run in the graph. The list is empty if the static shapes show that all is
-        well, or if the step runs eagerly.
-
-    Raises:
-        ValueError: If the static shapes, or those of eager values, show that they differ.
-    """
-    message = (
-        f"The model's step returns {name!r}, whose shape differs between the replicas, so that "
-        "their values cannot be added. Return a value of one shape, as of `tf.math.bincount` with "
-        "`minlength` and `maxlength`, or one with a row for each example along the first axis."
-    )
-    first, *others = (part.shape for part in parts)
-    if not all(first.is_compatible_with(each) for each in others):
-        raise ValueError(f"{message} Received: shapes {[tuple(part.shape) for part in parts]}")
-    if all(part.shape.is_fully_defined() for part in parts):
-        return []
-    sizes = [tf.shape(part) for part in parts]
-    return [tf.debugging.assert_equal(sizes[0], each, message) for each in sizes[1:]]
 
 
 def blank(spec: Any) -> Any:

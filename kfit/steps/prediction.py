@@ -17,6 +17,7 @@ from kfit.inputs import BatchLayout, Segment
 from kfit.inputs.order import rows_of_replica
 from kfit.internals.models import runs_eagerly
 from kfit.steps.dynamic_shapes import make_step
+from kfit.steps.returned import Returned, as_they_are, named_predictions, of_one_shape
 from kfit.steps.static_shapes import has_static_shapes, static_size
 from kfit.steps.tracing import GraphsBySize, of_any_size, opened
 
@@ -56,11 +57,15 @@ class Prediction:
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
         self._model = model
         self._strategy = strategy
-        self._step = make_step(model, model.predict_step, strategy, predicts=True)
+        self._returned = Returned()
+        self._step = make_step(
+            model, model.predict_step, strategy, predicts=True, returned=self._returned
+        )
         self._heartbeat = Heartbeat.of_environment()
         self._graphs = GraphsBySize(strategy)
         self._called: set[tuple[BatchLayout, bool]] = set()
         self._streams: dict[tuple[BatchLayout, str], Any] = {}
+        self._changes_rows = False  # whether a prediction is more than the rows of all replicas
 
     def run(self, segment: Segment, steps: int) -> tuple[int, list[Any]]:
         """Predicts the next `steps` batches of `segment`, or fewer if the data ends.
@@ -74,7 +79,8 @@ class Prediction:
         Returns:
             The number of batches predicted, and a list of outputs, which is the same on every task.
             Each item is a structure of tensors with a row for each example of one or more global
-            batches, in the order of the batches.
+            batches, in the order of the batches. A prediction without such rows is the value that
+            one device has of each batch; those of several batches are joined along the first axis.
         """
         call = segment.layout, steps > 1 and segment.iterator is not None
         traces = nullcontext() if call in self._called else self._heartbeat.phase(Phase.TRACING)
@@ -119,9 +125,11 @@ class Prediction:
         """Returns a graph that predicts many batches in one call, or None if that is not possible.
 
         The graph must join the outputs of the batches. That is not possible if outputs are sparse
-        or ragged, or if their inner shapes vary. The result is also None if the model runs eagerly,
-        if the strategy needs static shapes and the batches have none, or if the rank of the batches
-        is known only when they are drawn: as in Keras, each is predicted by itself then.
+        or ragged, or if their inner shapes vary; nor if several workers would have to change the
+        rows of each batch, such as to take a slice of them. The result is also None if the model
+        runs eagerly, if the strategy needs static shapes and the batches have none, or if the rank
+        of the batches is known only when they are drawn: as in Keras, each is predicted by itself
+        then.
 
         Args:
             segment: The batches that can be predicted next, with their iterator.
@@ -138,6 +146,7 @@ class Prediction:
             step = self._graphs.find(segment.layout, self._batch)
             outputs = step.get_concrete_function(segment.iterator.element_spec).structured_outputs
             stacks = all(_is_stackable(spec) for spec in tf.nest.flatten(outputs))
+            stacks = stacks and not (self._changes_rows and self._strategy.num_workers > 1)
             self._streams[like] = partial(self._many, outputs) if stacks else None
         many = self._streams[like]
         return None if many is None else self._graphs.find(segment.layout, many)
@@ -182,8 +191,8 @@ class Prediction:
             rows = [each.all(done, spec) for each, spec in zip(kept[0], specs, strict=True)]
         else:
             rows = [
-                self._of_all_workers([part[i] for part in kept], done, spec)
-                for i, spec in enumerate(specs)
+                self._of_all_workers(name, [part[i] for part in kept], done, spec)
+                for i, (name, spec) in enumerate(named_predictions(outputs))
             ]
         return done, tf.nest.pack_sequence_as(outputs, rows)
 
@@ -208,16 +217,24 @@ class Prediction:
             list(part) for part in zip(*map(self._strategy.local_results, outputs), strict=True)
         ]
 
-    def _of_all_workers(self, kept: list[_Rows], done: tf.Tensor, spec: Any) -> tf.Tensor:
+    def _of_all_workers(
+        self, name: str, kept: list[_Rows], done: tf.Tensor, spec: Any
+    ) -> tf.Tensor:
         """Gathers one output of the model from all workers, with rows in the order of the batches.
 
         It is a collective: all tasks must call it.
 
         Args:
+            name: The name of the output in the record of what the step returns.
             kept: For each replica of this task, its rows of the output for several batches.
             done: The number of batches.
             spec: The spec of the output of one batch.
         """
+        if name in self._returned.sums:
+            addends = [each.all(done, spec)[None] for each in kept]
+            return tf.reduce_sum(self._strategy.gather_parts(addends), 0)
+        if name not in self._returned.rows:
+            return kept[0].all(done, spec)
         rows = self._strategy.gather_parts([each.all(done, spec) for each in kept])
         sizes = self._strategy.gather_parts([each.sizes.stack()[None] for each in kept])
         # Each replica's rows are in the order of the batches, so a stable sort by batch merges
@@ -233,11 +250,23 @@ class Prediction:
         examples = None
         if self._strategy.static_shapes and not layout.per_replica:
             examples = static_size(element)
-        return keras.tree.map_structure(lambda value: self._gathered(value, examples), outputs)
+        gathered = [
+            self._gathered(name, value, examples) for name, value in named_predictions(outputs)
+        ]
+        return tf.nest.pack_sequence_as(outputs, gathered)
 
-    def _gathered(self, value: Any, examples: int | None) -> Any:
+    def _gathered(self, name: str, value: Any, examples: int | None) -> Any:
         parts = self._strategy.local_results(value)
-        if examples is not None and parts[0].shape.rank:
+        if name in self._returned.sums:
+            with tf.control_dependencies(
+                of_one_shape("The model predicts a sum or a mean over the examples", parts)
+            ):
+                return self._strategy.reduce("sum", value)
+        if name not in self._returned.rows:
+            return parts[0]
+        change = self._returned.rows[name]
+        self._changes_rows |= change is not as_they_are
+        if examples is not None:
             # Cuts off padding rows.
             rows = [rows_of_replica(examples, index, len(parts)) for index in range(len(parts))]
             parts = tuple(
@@ -245,12 +274,9 @@ class Prediction:
             )
         if isinstance(parts[0], tf.SparseTensor | tf.RaggedTensor):
             return joined_rows(parts)
-        if parts[0].shape.rank == 0:
-            # Each replica returned an addend, and the scalar is their sum.
-            return parts[0] if parts[0].dtype == tf.bool else self._strategy.reduce("sum", value)
         if self._strategy.num_workers > 1:
-            return self._strategy.gather(value, axis=0)
-        return tf.concat(parts, 0)
+            return change(self._strategy.gather(value, axis=0))
+        return change(tf.concat(parts, 0))
 
     def _with_rows_of_other_workers(self, value: Any) -> Any:
         """Gathers a sparse or ragged output from all workers, so that each task has all rows.

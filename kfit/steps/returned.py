@@ -1,4 +1,6 @@
-"""Combines the values that a custom `train_step` or `test_step` returns on several replicas.
+"""Combines the values that a model's step returns on several replicas.
+
+Of a custom `train_step` or `test_step` these are the values to be logged:
 
 - A result of a metric is replaced by the same metric's result over the examples of all replicas,
   under the name that the step gives it.
@@ -12,11 +14,14 @@
 - An integer that is computed from examples is taken for a count, which is a part already. Any other
   integer, also one that is added to a count, is taken to be equal on all replicas.
 - What cannot be added, such as a boolean or a string, is that of the first replica.
+
+Predictions have a row for each example as a rule. Others are combined in the same way, as far as
+the graph shows how they are computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +30,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.distribute.owned import owned_variables
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import (
     addends_of,
@@ -32,8 +38,11 @@ from kfit.exactness.batch_kinds import (
     has_other_rows,
     kinds_of,
     power_of_number,
+    sizes_of_parts,
 )
 from kfit.exactness.chosen_rows import cuts_rows
+from kfit.exactness.kinds import Kinds
+from kfit.exactness.own_code import warn_if_unread
 from kfit.exactness.placed_axes import parts_of_slice
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.scalar_estimates import estimate_of, warn_if_combined
@@ -268,45 +277,133 @@ def _moved(tensor: Tensor, axis: int, to: int) -> Tensor:
     return tf.transpose(tensor, axes)
 
 
-def of_predictions(outputs: Any, replica: Replica) -> Any:
-    """Replaces each scalar among predictions by this replica's part of the value to be returned.
+def of_predictions(outputs: Any, replica: Replica, model: keras.Model, returned: Returned) -> Any:
+    """Puts this replica's part of the value to be returned in place of each prediction.
 
-    The value that the user gets is the sum of the parts of all replicas. Called while the step of
-    one replica is traced.
+    Called while the step of one replica is traced.
 
     Args:
-        outputs: What a `predict_step` returned, of any structure. Tensors with rows, and scalars
-            that are no numbers, stay unchanged.
+        outputs: What a `predict_step` returned, of any structure.
         replica: A description of the replica that is being traced.
+        model: The model.
+        returned: A record to fill, which says how the parts of all replicas are to be combined. The
+            name of a prediction is its place in `tf.nest.flatten(outputs)`.
     """
-
-    def part(value: Any) -> Any:
-        tensor = tf.convert_to_tensor(value) if isinstance(value, (int, float)) else value
-        if not isinstance(tensor, tf.Tensor):
-            return value
-        if tensor.shape.rank != 0:
-            _warn_if_not_of_examples(tensor, replica)
-            return value
-        return _part("A scalar that `predict_step` returns", tensor, replica, is_result=False)
-
-    return tf.nest.map_structure(part, outputs)
+    parts = [
+        _of_prediction(name, value, replica, model, returned)
+        for name, value in named_predictions(outputs)
+    ]
+    return tf.nest.pack_sequence_as(outputs, parts)
 
 
-def _warn_if_not_of_examples(prediction: Tensor, replica: Replica) -> None:
-    """Warns if a prediction is known to have no row for each example along its first axis."""
-    if not replica.can_be_read or replica.has_all:
-        return
-    kinds = kinds_of(prediction, replica)
-    has_rows_elsewhere = kinds == {"rows"} and axis_of_rows(prediction, replica) != 0
-    if has_rows_elsewhere or kinds in ({"mean"}, {"sum"}):
-        warn_user(
-            "A prediction has no row for each example along its first axis: it is a mean or a sum "
-            "over the examples, or has the examples along another axis. Each replica predicts its "
-            "own examples, and what `predict` returns are the predictions of all replicas, one "
-            "after the other along the first axis. So it depends on how many replicas there are. "
-            "Return the examples along the first axis, and compute the rest from what `predict` "
-            "returns."
-        )
+def named_predictions(outputs: Any) -> list[tuple[str, Any]]:
+    """Returns the predictions in a structure, each with its name in a `Returned`."""
+    return [(str(place), value) for place, value in enumerate(tf.nest.flatten(outputs))]
+
+
+def as_they_are(rows: Any) -> Any:
+    """Returns the rows of all replicas, which are a prediction already."""
+    return rows
+
+
+def _of_prediction(
+    name: str, value: Any, replica: Replica, model: keras.Model, returned: Returned
+) -> Any:
+    returned.forget(name)
+    if value is None:
+        return value
+    if isinstance(value, (tf.Variable, keras.Variable)) and not is_per_replica(value):
+        return tf.convert_to_tensor(value)
+    value = as_tensors(value)
+    if isinstance(value, tf.Tensor) and value.shape.rank == 0:
+        if value.dtype.is_floating or value.dtype.is_integer:
+            returned.sums.add(name)
+            _warn_if_unread(value, replica, model)
+        return _part("A scalar that `predict_step` returns", value, replica, is_result=False)
+    if not isinstance(value, tf.Tensor) or _has_usual_rows(value, replica):
+        returned.rows[name] = as_they_are
+        return replica.own_rows(value)
+    described = "A prediction"
+    if replica.can_be_read and (found := _rows_of(value, replica, described)) is not None:
+        rows, returned.rows[name] = found
+        return rows
+    kinds = kinds_of(value, replica)
+    if not kinds and not _reads_own_variables(value, replica, model):
+        return value
+    if kinds and kinds <= _kinds_that_add_up(value):
+        returned.sums.add(name)
+        return _part(described, value, replica, is_result=False)
+    if kinds != {"unknown"} or _has_other_size(value, replica):
+        _warn_of_no_rows()
+    returned.rows[name] = as_they_are
+    return replica.own_rows(value)
+
+
+def _warn_if_unread(scalar: Tensor, replica: Replica, model: keras.Model) -> None:
+    """Warns if a scalar is taken for a mean or a count because there is no graph that shows it."""
+    step = current_step()
+    if step is not None and kinds_of(scalar, replica) == {"unknown"}:
+        warn_if_unread(model, step.strategy)
+
+
+def _kinds_that_add_up(value: Tensor) -> Kinds:
+    """Returns the kinds of values of which `_part` knows the part of each replica."""
+    if value.dtype.is_floating:
+        return frozenset({"mean", "sum", "count"})
+    return frozenset({"sum", "count"} if value.dtype.is_integer else ())
+
+
+def _has_usual_rows(prediction: Tensor, replica: Replica) -> bool:
+    """Returns whether a prediction is known to have a row for each example along its first axis.
+
+    The number of ragged or sparse examples may be a constant in the graph, which then does not show
+    what has rows of them: if the sizes fit, the prediction has.
+    """
+    if not replica.can_be_read:
+        return False
+    size = prediction.shape[0] if prediction.shape.rank else None
+    sizes = sizes_of_parts(replica)
+    fits = size is None or not sizes or size in sizes
+    if replica.origins.have_inner_values and fits and kinds_of(prediction, replica):
+        return True
+    return axis_of_rows(prediction, replica) == 0 and _slice_of_rows(prediction, replica) is None
+
+
+def _has_other_size(prediction: Tensor, replica: Replica) -> bool:
+    """Returns whether the first axis is known to be of another size than all examples together.
+
+    A prediction may also have several rows for each example, one example after the other.
+    """
+    size, examples = prediction.shape[0] if prediction.shape.rank else None, replica.examples
+    if size is None or not (isinstance(examples, int) or tf.executing_eagerly()):
+        return False
+    return bool(size % max(int(examples), 1))
+
+
+def _reads_own_variables(value: Tensor, replica: Replica, model: keras.Model) -> bool:
+    """Returns whether a value is computed from variables of which each replica has its own value.
+
+    These are per-replica variables, such as those of metrics, and variables to which the step has
+    assigned what it has computed from the replica's examples.
+    """
+    step = current_step()
+    assert step is not None
+    own = [variable for variable in owned_variables(model) if is_per_replica(variable)]
+    for variable, values in replica.assigned.values():
+        own += [variable] if any(map(replica.origins.is_own, values)) else []
+    handles = [copy.handle for v in own for copy in step.strategy.local_results(tf_variable(v))]
+    return replica.origins.reads(value, handles)
+
+
+def _warn_of_no_rows() -> None:
+    warn_user(
+        "A prediction has no row for each example along its first axis, and kfit cannot see how "
+        "the value of the whole batch is made of the values of its parts: it is no mean and no sum "
+        "over the examples, as far as the graph of the step shows. Each replica predicts its own "
+        "examples, and what `predict` returns are the predictions of all replicas, one after the "
+        "other along the first axis. So it depends on how many replicas there are. Return the "
+        "examples along the first axis, and compute the rest from what `predict` returns."
+    )
 
 
 def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> str | None:
@@ -410,3 +507,31 @@ def _is_count(value: Tensor, replica: Replica) -> bool:
     known = tf.get_static_value(value) if value.shape.rank == 0 else None
     of_examples = known is not None and isinstance(replica.examples, int)
     return replica.origins.is_own(value, ()) or bool(of_examples and known == replica.examples)
+
+
+def of_one_shape(said: str, parts: Sequence[Tensor]) -> list[Any]:
+    """Checks that the replicas' parts of a value have one shape, as they must to be added.
+
+    Args:
+        said: The beginning of the error's text, such as "The model's step returns 'x'".
+        parts: The parts of this task's replicas.
+
+    Returns:
+        Assertions to run in the graph. The list is empty if the static shapes show that all is
+        well, or if the step runs eagerly.
+
+    Raises:
+        ValueError: If the static shapes, or those of eager values, show that they differ.
+    """
+    message = (
+        f"{said}, whose shape differs between the replicas, so that "
+        "their values cannot be added. Return a value of one shape, as of `tf.math.bincount` with "
+        "`minlength` and `maxlength`, or one with a row for each example along the first axis."
+    )
+    first, *others = (part.shape for part in parts)
+    if not all(first.is_compatible_with(each) for each in others):
+        raise ValueError(f"{message} Received: shapes {[tuple(part.shape) for part in parts]}")
+    if all(part.shape.is_fully_defined() for part in parts):
+        return []
+    sizes = [tf.shape(part) for part in parts]
+    return [tf.debugging.assert_equal(sizes[0], each, message) for each in sizes[1:]]

@@ -106,7 +106,7 @@ class _StaticStep:
         self._model_step = model_step
         self._strategy = strategy
         self._predicts = predicts
-        self._returned = returned
+        self._returned = Returned() if returned is None else returned
         self._state = LayerState(model)
         self._jit = bool(model.jit_compile) and not strategy.compiles
 
@@ -275,7 +275,7 @@ class _StaticStep:
     def _finished(self, outputs: Any, replica: Replica, before: dict[int, Tensor]) -> Any:
         self._state.agree(replica, before)
         if self._predicts:
-            return of_predictions(outputs, replica)
+            return of_predictions(outputs, replica, self._model, self._returned)
         return of_batch(outputs, replica, self._model, self._returned)
 
 

@@ -39,6 +39,7 @@ ON_TWO = [
     "of_types_that_are_not_sent",
     "examples_in_place",
     "sparse_and_ragged_predictions",
+    "predictions_without_rows",
     "strings_predicted",
     "finite",
     "infinite",

@@ -1,5 +1,6 @@
 """What `predict` returns: in the order of the rows, whichever replica had them."""
 
+import warnings
 from typing import Any
 
 import keras
@@ -138,26 +139,140 @@ def test_predictions_may_be_written_to(tiny: Any, replicas: int) -> None:
         assert np.all(predicted[0] == 7.0)
 
 
+class Computes(keras.Model):
+    """Predicts what a function computes of the rows of a layer and of a table."""
+
+    def __init__(self, compute: Any) -> None:
+        super().__init__()
+        self.compute = compute
+        self.rows = layers.Dense(4, kernel_initializer=keras.initializers.GlorotUniform(seed=1))
+        self.table = self.add_weight(
+            shape=(5, 4), initializer=keras.initializers.RandomNormal(seed=1)
+        )
+
+    def call(self, x: Any) -> Any:
+        return self.rows(x)
+
+    def predict_step(self, data: Any) -> Any:
+        return self.compute(super().predict_step(data), self.table)
+
+
+def without_rows(p: Any, table: Any) -> Any:
+    number = tf.cast(tf.shape(p)[0], p.dtype)
+    return {
+        "means": [tf.reduce_mean(p, 0), tf.reduce_mean(p, 0, keepdims=True) + 1],
+        "sums": (tf.reduce_sum(p, 0), 1 - tf.reduce_sum(p, 0) / 2, table[0] * number),
+        "mixed": tf.reduce_sum(p, 0) + tf.reduce_mean(p, 0) + table[0],
+        "stacked": tf.stack([tf.reduce_mean(p), tf.reduce_sum(p), number]),
+        "products": tf.matmul(p, p, transpose_a=True),
+        "counts": tf.reduce_sum(tf.cast(p > 0, "int32"), 0) + 1,
+        "histogram": tf.math.bincount(tf.argmax(p, 1, output_type="int32"), minlength=4),
+        "number": tf.shape(p)[0] - 1,
+        "equal": [table, table * 2, tf.constant(["a", "b"]), np.arange(3), "text"],
+        "rows": p,
+    }
+
+
+def with_rows_elsewhere(p: Any, table: Any) -> Any:
+    return {
+        "last": tf.transpose(p),
+        "middle": tf.stack([p, 2 * p, 3 * p]),
+        "slices": [p[:4], p[1], p[-1], p[::2], p[-3:, 1]],
+        "rows": p[:, 1:],
+    }
+
+
+def assert_as_in_keras(got: Any, expected: Any) -> None:
+    got, expected = keras.tree.flatten(got), keras.tree.flatten(expected)
+    for one, other in zip(got, expected, strict=True):
+        if isinstance(other, tf.RaggedTensor):
+            one, other = one.to_tensor(), other.to_tensor()
+        if np.asarray(other).dtype.kind in "fiu":
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("compute", [without_rows, with_rows_elsewhere])
+def test_predictions_without_a_row_for_each_example_are_those_of_one_device(
+    tiny: Any, compute: Any
+) -> None:
+    """The last batch has two examples for three replicas."""
+    x = tiny.data(24)[0]
+    one, many = Computes(compute), Computes(compute)
+    trainer = kfit.Trainer(many, tiny.strategy(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        predicted = trainer.predict(x, batch_size=11, verbose=0), trainer.predict_on_batch(x[:7])
+    assert_as_in_keras(predicted[0], one.predict(x, batch_size=11, verbose=0))
+    assert_as_in_keras(predicted[1], one.predict_on_batch(x[:7]))
+
+
+@pytest.mark.parametrize(
+    "compute", [lambda p: keras.ops.sum(p, 0), keras.ops.transpose, keras.ops.sum]
+)
+def test_functional_models_may_predict_without_a_row_for_each_example(
+    tiny: Any, compute: Any
+) -> None:
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, {"rows": inputs, "other": compute(layers.Dense(3)(inputs))})
+    x = tiny.data(22)[0]
+    expected = model.predict(x, batch_size=11, verbose=0)
+    got = kfit.Trainer(model, tiny.strategy(2)).predict(x, batch_size=11, verbose=0)
+    assert_as_in_keras(got, expected)
+
+
+def test_rows_of_ragged_examples_stay_rows(tiny: Any) -> None:
+    """Their number is a constant in the graph, where a sum over each row looks like bins."""
+
+    class Sums(keras.Model):
+        def call(self, x: Any) -> Any:
+            return tf.reduce_sum(x, 1), tf.reduce_mean(x, 1), x.row_lengths(), x.to_tensor()[:, :1]
+
+    ragged = tf.RaggedTensor.from_row_lengths(tf.range(1.0, 30.0), [2, 1, 6, 3, 4, 1, 5, 7])
+    data = tf.data.Dataset.from_tensor_slices(ragged).batch(4)
+    model = Sums()
+    expected = model.predict(data, verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = kfit.Trainer(model, tiny.strategy(3)).predict(data, verbose=0)
+    assert_as_in_keras(got, expected)
+
+
 @pytest.mark.parametrize(
     ("compute", "is_told"),
     [
-        (lambda p: tf.reduce_mean(p, 0), True),
-        (lambda p: tf.reduce_sum(p, 0), True),
-        (tf.transpose, True),
+        (lambda p: tf.reduce_max(p, 0), True),
+        (lambda p: tf.reduce_any(p > 0, 0), True),
+        (lambda p: tf.sqrt(tf.reduce_mean(p * p, 0)), True),
         (lambda p: p, False),
         (lambda p: tf.nn.softmax(p)[:, 1:], False),
         (lambda p: tf.map_fn(lambda row: 2.0 * row, p), False),
         (lambda p: tf.argmax(p, 1), False),
+        (lambda p: tf.boolean_mask(p, p[:, 0] > 0), False),
+        (lambda p: tf.ensure_shape(tf.numpy_function(np.abs, [p], p.dtype), [None, 4]), False),
     ],
 )
 def test_predictions_that_are_not_of_examples_are_told(
     tiny: Any, compute: Any, is_told: bool, recwarn: Any
 ) -> None:
-    class Model(keras.Sequential):
-        def predict_step(self, data: Any) -> Any:
-            return compute(super().predict_step(data))
-
-    trainer = kfit.Trainer(tiny.model(cls=Model), tiny.strategy(2))
+    trainer = kfit.Trainer(Computes(lambda p, table: compute(p)), tiny.strategy(2))
     trainer.predict(tiny.data(8)[0], batch_size=4, verbose=0)
     told = [each for each in recwarn if "no row for each example" in str(each.message)]
     assert bool(told) == is_told
+
+
+def test_without_a_graph_predictions_of_another_size_are_told(tiny: Any) -> None:
+    model = Computes(lambda p, table: [p, table, tf.reshape(p, [-1])])
+    model.compile(run_eagerly=True)
+    x = tiny.data(6)[0]
+    trainer = kfit.Trainer(model, tiny.strategy(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_as_in_keras(trainer.predict_on_batch(x), model.predict_on_batch(x))
+    model.compute = lambda p, table: tf.reduce_mean(p, 0)
+    with pytest.warns(UserWarning, match="no row for each example"):
+        trainer.predict_on_batch(x)
+    model.compute = lambda p, table: tf.reduce_sum(p)
+    with pytest.warns(UserWarning, match="kfit cannot read"):
+        trainer.predict_on_batch(x)

@@ -400,6 +400,38 @@ def sparse_and_ragged_predictions(task: Task) -> Result:
     return {"exact": outputs, "weights": [], "history": {}, "predicted": outputs}
 
 
+class WithoutRows(keras.Model):
+    def __init__(self, compute: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.compute = compute
+        self.rows = keras.layers.Dense(3, kernel_initializer=keras.initializers.GlorotUniform(1))
+
+    def call(self, x: Any) -> Any:
+        return self.rows(x)
+
+    def predict_step(self, data: Any) -> Any:
+        return self.compute(super().predict_step(data))
+
+
+@case
+def predictions_without_rows(task: Task) -> Result:
+    """The last batch has one example, so that only one of the workers has any."""
+    outputs: list[Any] = []
+    for compute in (
+        lambda p: [p, tf.reduce_mean(p, 0), tf.reduce_sum(p, 0, keepdims=True), tf.eye(3)],
+        lambda p: [p, p[:5], p[0], tf.reduce_sum(tf.cast(p > 0, "int32"), 0) + 1],
+        lambda p: [tf.transpose(p), tf.reduce_mean(p)],
+    ):
+        trainer = task.trainer(WithoutRows(compute))
+        predicted = trainer.predict(data(81)[0], batch_size=BATCH_SIZE, verbose=0)
+        predicted += trainer.predict_on_batch(data(7)[0])
+        outputs += [
+            each.to_list() if isinstance(each, tf.RaggedTensor) else np.asarray(each).tolist()
+            for each in predicted
+        ]
+    return {"exact": outputs, "weights": [], "history": {}, "predicted": outputs}
+
+
 # tf.data.
 
 
