@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from kfit.exactness.added_rows import added_rows
 from kfit.exactness.chosen_rows import are_chosen
-from kfit.exactness.kind_reading import AS_IT_IS, DIVISIONS, Reading, is_added_up
-from kfit.exactness.kinds import Kinds
+from kfit.exactness.kind_reading import AS_IT_IS, DIVISIONS, Reading, divided, is_added_up
+from kfit.exactness.kinds import COUNT, INVERSE, Kinds
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.rows_axis import rows_axis
 
@@ -160,9 +160,10 @@ class Addend(NamedTuple):
 
     Attributes:
         tensor: The tensor that is multiplied by `factor`.
-        factor: A number or scalar tensor that is equal on all replicas.
-        kinds: How the tensor is computed from the replica's examples: "mean", "sum", ... (see
-            `Kind`). Empty if the tensor is equal on all replicas.
+        factor: A number or scalar tensor, which is equal on all replicas or has the number of
+            examples as a divisor.
+        kinds: How the product is computed from the replica's examples: "mean", "sum", ... (see
+            `Kind`). Empty if it is equal on all replicas.
     """
 
     tensor: Tensor
@@ -202,14 +203,19 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
         return [Addend(value, 1, frozenset({"unknown"}))]
     reading = Reading(replica)
     found: list[Addend] = []
-    waiting: list[tuple[Tensor, Any]] = [(value, 1)]
+    waiting: list[tuple[Tensor, Any, bool]] = [(value, 1, False)]
     while waiting:
-        tensor, factor = waiting.pop()
-        parts = _parts(tensor, reading) if reading.may_be_taken_apart(tensor) else None
-        if parts is None:
-            found.append(Addend(tensor, factor, reading.of(tensor)))
+        tensor, factor, is_divided = waiting.pop()
+        may_be = reading.may_be_taken_apart(tensor)
+        parts = _parts(tensor, reading) if may_be else None
+        product = _by_number(tensor, reading) if may_be and not is_divided else None
+        if product is not None:
+            waiting.append((product[0], factor * product[1], True))
+        elif parts is not None:
+            waiting += [(part, factor * times, is_divided) for part, times in reversed(parts)]
         else:
-            waiting += [(part, factor * times) for part, times in reversed(parts)]
+            kinds = reading.of(tensor)
+            found.append(Addend(tensor, factor, divided(kinds, COUNT) if is_divided else kinds))
     return found
 
 
@@ -249,6 +255,31 @@ def _parts(tensor: Tensor, reading: Reading) -> list[tuple[Tensor, Any]] | None:
     if kind in DIVISIONS and not reading.of(inputs[1]):
         return [(inputs[0], 1.0 / inputs[1])]
     return None
+
+
+def _by_number(tensor: Tensor, reading: Reading) -> tuple[Tensor, Tensor] | None:
+    """Splits a tensor into a sum of terms of several kinds, and what this sum is multiplied by.
+
+    Args:
+        tensor: The tensor, such as `(tf.reduce_sum(values) + penalty) / n` with the number n of
+            examples.
+        reading: A reader of the graph.
+
+    Returns:
+        The sum, and a constant divided by the number of examples. None if the tensor is no product
+        of such factors.
+    """
+    kind, inputs = tensor.op.type, list(tensor.op.inputs)
+    factors: list[tuple[Tensor, Tensor]] = []
+    if kind == "Mul":
+        factors = [
+            (total, one)
+            for total, one in (inputs, inputs[::-1])
+            if reading.of(one) == INVERSE and "other" in reading.of(total)
+        ]
+    elif kind in DIVISIONS and reading.of(inputs[1]) == COUNT and "other" in reading.of(inputs[0]):
+        factors = [(inputs[0], 1 / inputs[1])]
+    return next((each for each in factors if _are_alike(each[0], tensor)), None)
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:

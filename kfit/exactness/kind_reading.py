@@ -182,14 +182,14 @@ class Reading:
             return frozenset({"other"}) if self.of(inputs[0]) else NONE
         if kind in _LINEAR:
             found = NONE.union(*(self.of(each) for each in inputs))
-            return frozenset({"other"}) if "count" in found and self._shifts(op) else found
+            return frozenset({"other"}) if found & {"count", "sum"} and self._shifts(op) else found
         if kind in _COPYING:
             data = inputs.pop(_COPYING[kind])
             if not any(self.of(each) for each in inputs):
                 return self.of(data)
             inputs = list(op.inputs)
         if kind in DIVISIONS:
-            return _divided(self.of(inputs[0]), self.of(inputs[1]))
+            return divided(self.of(inputs[0]), self.of(inputs[1]))
         if kind in _REDUCTIONS or kind in _OTHER_REDUCTIONS:
             return self._reduced(op)
         own = [each for each in map(self.of, inputs) if each]
@@ -253,9 +253,9 @@ class Reading:
         return any(each.op.type in _ADD_UP and not each.shape.is_fully_defined() for each in found)
 
     def _shifts(self, op: tf.Operation) -> bool:
-        """Returns whether an operation adds a constant to the number of examples, as in `n - 1`.
+        """Returns whether an operation adds a constant to a sum over the examples or their number.
 
-        A tiny one, which keeps a divisor from being 0, does not count.
+        An example is `n - 1`. A tiny constant, which keeps a divisor from being 0, does not count.
         """
         if op.type not in ("AddV2", "Add", "AddN", "Sub"):
             return False
@@ -329,7 +329,8 @@ def _is_random(op: tf.Operation) -> bool:
     return bool(op.op_def.is_stateful) and op.type != "ReadVariableOp"
 
 
-def _divided(above: Kinds, below: Kinds) -> Kinds:
+def divided(above: Kinds, below: Kinds) -> Kinds:
+    """Returns the kinds of a quotient, from those of the dividend and the divisor."""
     if not below:
         return above
     if below == {"count"} and not above:

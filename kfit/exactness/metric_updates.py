@@ -202,8 +202,8 @@ def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
     """Returns the value that a replica must add so that all replicas add what one device does.
 
     A sum over the replica's examples is added as it is. A mean is multiplied by the replica's share
-    (its fraction of the batch's examples). A value that is equal on all replicas is added only by
-    the first replica that has examples.
+    (its fraction of the batch's examples). A value that is equal on all replicas, or a constant
+    that is divided by the number of examples, is added only by the first replica that has examples.
 
     Args:
         value: The value that the metric's code adds on this replica.
@@ -219,15 +219,16 @@ def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
     if all(each.kinds and each.kinds <= _ADDED_AS_IT_IS for each in addends):
         return value
     if not all(
-        len(each.kinds) <= 1 and each.kinds <= {*_ADDED_AS_IT_IS, "mean"} for each in addends
+        len(each.kinds) <= 1 and each.kinds <= {*_ADDED_AS_IT_IS, "mean", "inverse"}
+        for each in addends
     ):
         return None
     parts = []
     for each in addends:
-        part = each.tensor if len(addends) == 1 else each.times(1.0)
-        if not each.kinds:
+        part = each.times(1)
+        if not each.kinds or each.kinds == {"inverse"}:
             part = tf.where(is_first_with_examples(replica), part, tf.zeros_like(part))
-        parts.append(replica.weigh(part) if each.kinds == {"mean"} else part)
+        parts.append(replica.weigh(part) if each.kinds & {"mean", "inverse"} else part)
     return parts[0] if len(parts) == 1 else tf.add_n(parts)
 
 

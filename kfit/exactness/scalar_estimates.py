@@ -24,7 +24,8 @@ from kfit.exactness.batch_kinds import (
     power_of_number,
 )
 from kfit.exactness.changed_gradients import early_sums
-from kfit.exactness.kinds import Kinds
+from kfit.exactness.collectives import is_first_with_examples
+from kfit.exactness.kinds import INVERSE, Kinds
 from kfit.exactness.origins import inputs_of
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.rows_axis import CALLS
@@ -150,7 +151,7 @@ def _gradients(
     is_sum = is_known and all(each.kinds & _ADD_UP for each in addends)
     if not is_known and replica.can_be_read:
         _warn_of(_OF_TAPE)
-    elif is_known and kinds & _ADD_UP and not is_sum:
+    elif is_known and kinds & {*_ADD_UP, "inverse"} and not is_sum:
         target = [each.tensor for each in addends]
         output_gradients = [each.weights(_weight(each, replica)) for each in addends]
     grads = compute(target, output_gradients)
@@ -240,11 +241,11 @@ _ADD_UP: frozenset[str] = frozenset({"sum", "rows", "count"})
 def _are_known(addends: Sequence[Addend]) -> bool:
     """Returns whether the global batch's value can be computed from the replicas' terms.
 
-    It can if each term is a mean or a sum over the examples, their number, or equal on all
-    replicas. It cannot if any term is a mixture of these kinds, or anything else, such as a
+    It can if each term is a mean or a sum over the examples, their number or its inverse, or equal
+    on all replicas. It cannot if any term is a mixture of these kinds, or anything else, such as a
     maximum, or if the graph does not show what it is.
     """
-    known = _ADD_UP | {"mean"}
+    known = _ADD_UP | {"mean", "inverse"}
     return all(len(each.kinds) <= 1 and each.kinds <= known for each in addends)
 
 
@@ -252,8 +253,10 @@ def _weight(addend: Addend, replica: Replica) -> Any:
     """Returns the factor that makes a term an estimate of the global batch's term.
 
     It is 1 for a mean over the examples, and 1 / share for a sum, where the share is the replica's
-    fraction of the examples.
+    fraction of the examples. A constant divided by the number of examples counts on one replica.
     """
+    if addend.kinds == INVERSE:
+        return tf.cast(is_first_with_examples(replica), addend.tensor.dtype)
     if not addend.kinds & _ADD_UP:
         return 1.0
     return by_share(tf.ones((), addend.tensor.dtype), replica)

@@ -22,6 +22,7 @@ EXACT: dict[str, Update] = {
     "sum_assigned": lambda v, p: v.assign(ops.sum(p) + v),
     "sum_taken": lambda v, p: v.assign_sub(ops.sum(p)),
     "mean": lambda v, p: v.assign_add(ops.mean(p)),
+    "half_of_mean": lambda v, p: v.assign_add(0.5 * ops.mean(p)),
     "batches": lambda v, p: v.assign_add(1.0),
     "examples": lambda v, p: v.assign_add(ops.cast(ops.shape(p)[0], "float32")),
     "inverse": lambda v, p: v.assign_add(ops.sum(p) * (1.0 / ops.cast(ops.shape(p)[0], "float32"))),
@@ -31,6 +32,9 @@ EXACT: dict[str, Update] = {
     ),
     "constant": lambda v, p: v.assign(3.0),
     "sum_and_one": lambda v, p: v.assign_add(ops.sum(p) + 1.0),
+    "sum_and_one_by_number": lambda v, p: v.assign_add(
+        (ops.sum(p) + 1.0) / ops.cast(ops.shape(p)[0], "float32")
+    ),
     "several": lambda v, p: v.assign(v - ops.mean(p) + 1.0 + ops.sum(p)),
 }
 WARNED: dict[str, Update] = {

@@ -40,6 +40,7 @@ EXACT: dict[str, Loss] = {
     "mean": lambda y, p: ops.mean(squares(y, p)),
     "sum": lambda y, p: ops.sum(squares(y, p)),
     "sum_by_number": lambda y, p: ops.sum(squares(y, p)) / ops.cast(ops.shape(y)[0], "float32"),
+    "sum_and_one_by_number": lambda y, p: (ops.sum(squares(y, p)) + 3.0) / number(y),
     "sum_by_global_batch": lambda y, p: tf.reduce_sum(squares(y, p)) * (1.0 / 5),
     "average_loss": lambda y, p: tf.nn.compute_average_loss(squares(y, p)),
     "average_loss_of_size": lambda y, p: tf.nn.compute_average_loss(
@@ -122,6 +123,20 @@ class Regularizes(Steps):
         with tf.GradientTape() as tape:
             loss = self._own_loss(y, self(x, training=True))
             loss = loss + 0.5 * tf.nn.l2_loss(self._dense.kernel.value)
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"own": loss}
+
+
+class RegularizesBeforeDividing(Steps):
+    """Divides the sum of the loss and a penalty by the number of examples."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            total = ops.sum(squares(y, self(x, training=True)))
+            penalty = 5.0 * tf.nn.l2_loss(self._dense.kernel.value)
+            loss = (total + penalty) * (1.0 / number(y))
         variables = self.trainable_variables
         self.optimizer.apply(tape.gradient(loss, variables), variables)
         return {"own": loss}
@@ -214,6 +229,7 @@ PLACES: dict[str, Callable[[Loss], keras.Model]] = {
     "train_step": lambda loss: with_own_step(Steps, loss),
     "without_tape": lambda loss: with_own_step(WithoutTape, loss),
     "regularized": lambda loss: with_own_step(Regularizes, loss),
+    "regularized_before": lambda loss: with_own_step(RegularizesBeforeDividing, loss),
     "several": lambda loss: with_own_step(TakesSeveral, loss),
     "adversarial": lambda loss: with_own_step(Attacks, loss),
     "compute_loss": lambda loss: with_own_step(ComputesLoss, loss),
@@ -233,12 +249,14 @@ def trained(make: Callable[[], keras.Model], strategy: Any) -> tuple[list[Any], 
 @pytest.mark.parametrize(
     ("place", "loss"),
     [
-        *sweep(("train_step", loss) for loss in EXACT),
+        *sweep(("train_step", loss) for loss in EXACT if loss != "sum_and_one_by_number"),
         *((place, "sum") for place in ("loss", "compute_loss", "add_loss")),
         ("loss", "average_loss"),
         ("add_loss", "sum_by_number"),
         ("adversarial", "mean"),
         ("regularized", "sum"),
+        ("regularized_before", "sum"),
+        ("train_step", "sum_and_one_by_number"),
         ("without_tape", "sum"),
         ("without_tape", "sum_and_mean"),
         ("no_reduction", "mean"),
