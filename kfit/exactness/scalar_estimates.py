@@ -147,6 +147,8 @@ def _gradients(
         for each in _addends_of_loss(loss, replica, factor)
     ]
     kinds = {kind for each in addends for kind in each.kinds}
+    if not kinds:  # equal on all replicas, as derivatives at fixed points are
+        return compute(target, output_gradients)
     is_known = _are_known(addends)
     is_sum = is_known and all(each.kinds & _ADD_UP for each in addends)
     if not is_known and replica.can_be_read:
@@ -211,7 +213,7 @@ def _addends_of_loss(loss: Any, replica: Replica, factor: Any = None) -> list[Ad
         factor: The output gradient of the loss; None if there is none.
     """
     if factor is not None:
-        return [_with_factor(loss, factor, replica)]
+        return _with_factor(loss, factor, replica)
     if _is_scalar(loss):
         return addends_of(loss, replica)
     kinds = kinds_of(loss, replica)
@@ -220,15 +222,19 @@ def _addends_of_loss(loss: Any, replica: Replica, factor: Any = None) -> list[Ad
     return [Addend(loss, 1.0, kinds)]
 
 
-def _with_factor(loss: Any, factor: Any, replica: Replica) -> Addend:
-    """Returns the product of a loss and its output gradient as one term."""
+def _with_factor(loss: Any, factor: Any, replica: Replica) -> list[Addend]:
+    """Splits the product of a loss and its output gradient like a loss.
+
+    If the output gradient of a scalar loss may differ between replicas, the product is one term.
+    """
+    factor = tf.cast(factor, loss.dtype)
     if _is_scalar(loss):
-        product = loss * tf.cast(factor, loss.dtype)
-        return Addend(loss, factor, kinds_of(product, replica))
-    product = tf.reduce_sum(loss * tf.cast(factor, loss.dtype))
-    kinds = kinds_of(product, replica)
-    is_readable = kinds <= {"mean", "sum"} and len(kinds) == 1
-    return Addend(loss, factor, kinds if is_readable else frozenset({"sum"}))
+        if kinds_of(factor, replica):
+            return [Addend(loss, factor, kinds_of(loss * factor, replica))]
+        return [each._replace(factor=each.factor * factor) for each in addends_of(loss, replica)]
+    kinds = kinds_of(tf.reduce_sum(loss * factor), replica)
+    is_readable = kinds <= {"mean", "sum"} and len(kinds) <= 1
+    return [Addend(loss, factor, kinds if is_readable else frozenset({"sum"}))]
 
 
 _KINDS_OF_ROWS: dict[int | None, Kinds] = {0: frozenset({"rows"}), -1: frozenset({"mean"})}

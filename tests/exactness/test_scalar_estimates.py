@@ -429,3 +429,56 @@ def test_each_gradient_counts_once(tiny: Any, take: Any, loss: str) -> None:
 
     one, several = (trained(make, tiny.strategy(n)) for n in (1, 3))
     assert tiny.distance(one[0], several[0]) < 1e-5
+
+
+POINTS = np.random.default_rng(2).normal(size=(7, 4)).astype("float32")
+
+
+def at_fixed_points(self: Any, x: Any, y: Any) -> Any:
+    """A term of derivatives at points that are no examples, as of a differential equation."""
+    points = tf.constant(POINTS)
+    with tf.GradientTape() as tape:
+        with tf.GradientTape() as inner:
+            inner.watch(points)
+            values = tf.tanh(self(points, training=True))
+        slopes = inner.gradient(values, points)
+        loss = self._own_loss(y, self(x, training=True)) + ops.mean((slopes - 0.5) ** 2)
+    return tape.gradient(loss, self.trainable_variables)
+
+
+def clipped(self: Any, x: Any, y: Any) -> Any:
+    return tf.clip_by_global_norm(at_fixed_points(self, x, y), 0.1)[0]
+
+
+def of_weights_alone(self: Any, x: Any, y: Any) -> Any:
+    """A term of derivatives of what only weights are in."""
+    with tf.GradientTape() as tape:
+        with tf.GradientTape() as inner:
+            penalty = ops.sum(self._dense.kernel**3)
+        loss = self._own_loss(y, self(x, training=True))
+        loss += 0.1 * ops.sum(inner.gradient(penalty, self._dense.kernel) ** 2)
+    return tape.gradient(loss, self.trainable_variables)
+
+
+def of_terms_with_output_gradient(self: Any, x: Any, y: Any) -> Any:
+    with tf.GradientTape() as tape:
+        loss = self._own_loss(y, self(x, training=True))
+    factor = tf.constant(2.0)
+    return tape.gradient(loss, self.trainable_variables, output_gradients=factor)
+
+
+@pytest.mark.parametrize(
+    "take", [at_fixed_points, clipped, of_weights_alone, of_terms_with_output_gradient]
+)
+def test_what_is_exact_is_not_warned_of(tiny: Any, take: Any, recwarn: Any) -> None:
+    class Takes(Steps):
+        def train_step(self, data: Any) -> Any:
+            self.optimizer.apply(take(self, *data), self.trainable_variables)
+            return {}
+
+    def make() -> keras.Model:
+        return with_own_step(Takes, lambda y, p: 0.2 * EXACT["sum_and_mean"](y, p))
+
+    one, several = (trained(make, tiny.strategy(n)) for n in (1, 3))
+    assert tiny.distance(one[0], several[0]) < 1e-5
+    assert [str(each.message) for each in recwarn if "replica" in str(each.message)] == []
