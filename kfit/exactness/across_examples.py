@@ -19,10 +19,12 @@ from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.chosen_rows import is_chosen_by_place
 from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.loops import combines_inside
+from kfit.exactness.one_example import takes_one_example
 from kfit.exactness.origins import Origins, inputs_of
 from kfit.exactness.placed_axes import BROADCASTING, label_of, parts_of_slice, role_in_product
 from kfit.exactness.replica_context import Replica
 from kfit.exactness.rows_axis import BRANCHES, CALLS, LOOPS, rows_axis
+from kfit.exactness.sizes import are_numbers
 from kfit.exactness.sources import CONTRACTIONS, LAYERS, made_from, used_by
 
 Tensor = Any
@@ -289,6 +291,9 @@ def _moves_rows(op: tf.Operation, origins: Origins) -> bool:
     if rows is None or rank is None:
         return rows is not None and op.type in _MOVING
     if op.type == "Tile":
+        times = are_numbers(op.inputs[1], rows_axis)
+        if times is not None and times[rows] is False:
+            return False
         return used_by(op.inputs[1], origins) == {"count"}  # such as for all pairs of examples
     if op.type in _MOVING:
         return _moves_along(op, rows, rank)
@@ -314,6 +319,8 @@ def _moves_along(op: tf.Operation, rows: int, rank: int) -> bool:
         return rows == 0
     if op.type == "GatherV2" and (op.get_attr("batch_dims") or _are_selected(op.inputs[1])):
         return False  # within each example, or by a mask, in their order
+    if takes_one_example(op):
+        return False
     if op.type == "GatherV2" and _are_all_places(op.inputs[1]):
         return False  # all rows in their order, as `tf.vectorized_map` takes them
     axes = tf.get_static_value(op.inputs[axis])

@@ -17,6 +17,7 @@ from kfit.exactness.added_rows import added_rows
 from kfit.exactness.chosen_rows import are_chosen
 from kfit.exactness.kind_reading import AS_IT_IS, DIVISIONS, Reading, divided, is_added_up
 from kfit.exactness.kinds import COUNT, INVERSE, Kinds
+from kfit.exactness.one_example import is_of_one_example
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.rows_axis import rows_axis
 
@@ -40,6 +41,20 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
     if not replica.can_be_read:
         return frozenset({"unknown"})
     return Reading(replica).of(value)
+
+
+def has_one_example(value: Any, replica: Replica) -> bool:
+    """Returns whether a value is computed from one example, and stands for those of all.
+
+    The body of `tf.vectorized_map` and of a Jacobian computes such values.
+
+    Args:
+        value: A tensor of the replica's step, or a number.
+        replica: The replica that is being traced.
+    """
+    if not isinstance(value, tf.Tensor) or kinds_of(value, replica) != {"rows"}:
+        return False
+    return is_of_one_example(value) and rows_axis(value) is None
 
 
 def has_rows_of_examples(value: Any, replica: Replica) -> bool:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from kfit.exactness.added_rows import Added, added_rows
 from kfit.exactness.chosen_rows import are_chosen, may_choose
 from kfit.exactness.kinds import COUNT, INVERSE, NONE, SUM, Kinds
+from kfit.exactness.one_example import is_of_one_example, takes_one_example
 from kfit.exactness.origins import captured
 from kfit.exactness.replica_context import Replica
 from kfit.exactness.rows_axis import BRANCHES, CALLS, LOOPS, enter, is_inner_size, rows_axis
@@ -106,12 +107,22 @@ class Reading:
             return frozenset({"rows"})
         if is_inner_size(tensor):
             return NONE  # all replicas have rows of one batch
+        if self._inside is None and is_of_one_example(tensor):
+            return self._of_one_example(tensor.op)
         if tensor.op.type == "IdentityN":  # of a function with a gradient of its own
             return self.of(tensor.op.inputs[tensor.value_index])
         if tensor.op.type in LOOPS | BRANCHES | CALLS:
             return self._of_called(tensor.op)[tensor.value_index]
         found = self._of_operation(tensor.op)
         return (found - {"rows"}) | {"other"} if "rows" in found else found
+
+    def _of_one_example(self, op: tf.Operation) -> Kinds:
+        """Returns {"rows"} if an operation computes with nothing but one example."""
+        if takes_one_example(op):
+            return frozenset({"rows"})
+        own = [each for each in op.inputs if self.of(each)]
+        are_of_one = all(rows_axis(each) is None and self.of(each) == {"rows"} for each in own)
+        return frozenset({"rows" if are_of_one else "other"})
 
     def _of_called(self, op: tf.Operation) -> list[Kinds]:
         """Returns the kinds of the results of a loop, a branch or a function, from its graphs."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import has_rows_of_examples, kinds_of
+from kfit.exactness.batch_kinds import has_one_example, has_rows_of_examples, kinds_of
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica, one_of_several
 from kfit.exactness.scalar_estimates import estimate_of, warn_of_rows
@@ -54,7 +54,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ) -> Tensor:
         loss = original(values, sample_weight, mask, reduction, dtype)
         replica = one_of_several()
-        if replica is None:
+        if replica is None or has_one_example(values, replica):
             return loss
         are_averaged = reduction not in (None, "none", "sum")
         if not has_rows_of_examples(values, replica):

@@ -75,7 +75,10 @@ def is_inner_size(tensor: Tensor) -> bool:
     if op.type in ("Shape", "ShapeN"):
         of = op.inputs[tensor.value_index]
         return of.shape.rank is not None and rows_axis(of) is None
-    if op.type not in ("StridedSlice", "Unpack") or op.inputs[0].op.type not in ("Shape", "ShapeN"):
+    if op.type not in ("StridedSlice", "Unpack", "GatherV2") or op.inputs[0].op.type not in (
+        "Shape",
+        "ShapeN",
+    ):
         return False
     if tensor.shape.rank == 0:
         return is_number(tensor, rows_axis) is False

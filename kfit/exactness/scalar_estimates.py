@@ -18,6 +18,7 @@ from kfit.exactness.across_examples import combines_examples
 from kfit.exactness.batch_kinds import (
     Addend,
     addends_of,
+    has_one_example,
     has_other_rows,
     has_rows_of_examples,
     kinds_of,
@@ -147,7 +148,8 @@ def _gradients(
         for each in _addends_of_loss(loss, replica, factor)
     ]
     kinds = {kind for each in addends for kind in each.kinds}
-    if not kinds:  # equal on all replicas, as derivatives at fixed points are
+    if not kinds or any(has_one_example(loss, replica) for loss in losses):
+        # Equal on all replicas, as derivatives at fixed points are; or those of each example.
         return compute(target, output_gradients)
     is_known = _are_known(addends)
     is_sum = is_known and all(each.kinds & _ADD_UP for each in addends)
@@ -317,8 +319,9 @@ def _each(grad: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 def _describes_batch(value: Any, replica: Replica) -> bool:
     """Returns whether a value is of the whole batch, and has no row for each example."""
-    is_tensor = isinstance(value, tf.Tensor) and value.dtype.is_floating
-    return is_tensor and not has_rows_of_examples(value, replica)
+    if not isinstance(value, tf.Tensor) or not value.dtype.is_floating:
+        return False
+    return not (has_rows_of_examples(value, replica) or has_one_example(value, replica))
 
 
 def _is_stack(value: Tensor, replica: Replica) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kfit.exactness.placed_axes import parts_of_slice
@@ -17,6 +18,7 @@ Tensor = Any
 AxisOf = Callable[[Tensor], int | None]
 
 SIZES = {"Shape", "ShapeN", "Size"}
+_ARITHMETIC = {"AddV2": np.add, "FloorMod": np.mod}
 _AS_THEY_ARE = {"Cast", "Identity", "StopGradient", "Reshape", "Squeeze", "ExpandDims"}
 
 
@@ -42,6 +44,11 @@ def are_numbers(sizes: Tensor, axis_of: AxisOf) -> list[bool | None] | None:
         return [False] * (sizes.shape[0] or 0) if sizes.shape.rank == 1 else None
     if op.type in ("Cast", "Identity", "StopGradient"):
         return are_numbers(op.inputs[0], axis_of)
+    if op.type == "Reshape" and sizes.shape.rank == 1:
+        size = op.inputs[0]
+        return [is_number(size, axis_of)] if size.shape.rank == 0 else are_numbers(size, axis_of)
+    if op.type == "Fill" and sizes.shape.rank == 1 and sizes.shape[0] is not None:
+        return [is_number(op.inputs[1], axis_of)] * sizes.shape[0]
     if op.type == "Pack":
         return [is_number(each, axis_of) for each in op.inputs]
     if op.type == "ConcatV2":
@@ -49,7 +56,7 @@ def are_numbers(sizes: Tensor, axis_of: AxisOf) -> list[bool | None] | None:
         return None if None in parts else [each for part in parts for each in part or ()]
     if op.type == "StridedSlice":
         return _are_numbers_of_slice(op, axis_of)
-    return None
+    return _are_numbers_gathered(op, axis_of) if op.type == "GatherV2" else None
 
 
 def is_number(size: Tensor, axis_of: AxisOf) -> bool | None:
@@ -68,6 +75,9 @@ def is_number(size: Tensor, axis_of: AxisOf) -> bool | None:
     if op.type == "StridedSlice":
         of_slice = _are_numbers_of_slice(op, axis_of)
         return of_slice[0] if of_slice and len(of_slice) == 1 else None
+    if op.type == "GatherV2":
+        gathered = _are_numbers_gathered(op, axis_of)
+        return gathered[0] if gathered and len(gathered) == 1 else None
     if op.type == "Unpack":
         found = are_numbers(op.inputs[0], axis_of)
         return None if found is None else found[size.value_index]
@@ -82,6 +92,22 @@ def is_number(size: Tensor, axis_of: AxisOf) -> bool | None:
     if found is None or True in found:
         return None if found is None else True
     return None if None in found else False
+
+
+def _are_numbers_gathered(op: tf.Operation, axis_of: AxisOf) -> list[bool | None] | None:
+    """Returns it for the sizes of some axes, which TensorFlow's gradient of a mean gathers."""
+    places = _static_value(op.inputs[1])
+    sizes = are_numbers(op.inputs[0], axis_of) if places is not None else None
+    return None if sizes is None else [sizes[place] for place in places.reshape(-1)]
+
+
+def _static_value(tensor: Tensor) -> Any:
+    """Returns the value of a tensor, such as of `(axis + rank) % rank`; None if it is unknown."""
+    value = tf.get_static_value(tensor)
+    if value is not None or tensor.op.type not in _ARITHMETIC:
+        return value
+    values = [_static_value(each) for each in tensor.op.inputs]
+    return None if any(each is None for each in values) else _ARITHMETIC[tensor.op.type](*values)
 
 
 def _are_numbers_of_slice(op: tf.Operation, axis_of: AxisOf) -> list[bool | None] | None:

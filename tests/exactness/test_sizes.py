@@ -21,6 +21,8 @@ SCALARS: dict[str, tuple[Callable[[Any], Any], bool | None]] = {
     "product": (lambda x: tf.reduce_prod(tf.shape(x)[1:]), False),
     "of_all": (lambda x: tf.size(x) // 2, True),
     "unstacked": (lambda x: tf.unstack(tf.shape(x))[1], False),
+    "of_time_gathered": (lambda x: tf.gather(tf.shape(x), (tf.constant(-2) + 3) % 3), False),
+    "number_gathered": (lambda x: tf.gather(tf.shape(x), 0), True),
     "a_value": (lambda x: x[0, 0, 0], None),
 }
 VECTORS: dict[str, tuple[Callable[[Any], Any], list[bool | None] | None]] = {
@@ -28,6 +30,11 @@ VECTORS: dict[str, tuple[Callable[[Any], Any], list[bool | None] | None]] = {
     "packed": (lambda x: tf.stack([tf.shape(x)[0], -1, 5]), [True, False, False]),
     "put_together": (lambda x: tf.concat([tf.shape(x)[:1], [2, 3]], 0), [True, False, False]),
     "inner": (lambda x: tf.shape(x)[1:], [False, False]),
+    "reshaped": (lambda x: tf.reshape(tf.shape(x)[0], [1]), [True]),
+    "filled": (
+        lambda x: tf.concat([[tf.size(x)], tf.fill([2], tf.shape(x)[1])], 0),
+        [True] + 2 * [False],
+    ),
     "values": (lambda x: x[0, 0], None),
 }
 
