@@ -113,7 +113,7 @@ class Replica:
             model is called.
         functions: For each `tf.function` of which the step calls a new copy instead, the function
             and the copy (see `kfit.exactness.traced_functions`).
-        results: The results of metrics in this step, by their ids, each with its name.
+        results: The results of metrics in this step, by their ids, each with its name and metric.
         gradients: The gradients of weights that a tape has returned in this step, by their ids.
         sums: True while `all_reduce` must sum values exactly as given: they are already weighted,
             and leave out stand-in rows.
@@ -142,7 +142,7 @@ class Replica:
     row_states: set[int] = field(default_factory=set)
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
     functions: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
-    results: dict[int, tuple[Tensor, str]] = field(default_factory=dict)
+    results: dict[int, tuple[Tensor, str, keras.Metric]] = field(default_factory=dict)
     gradients: dict[int, Tensor] = field(default_factory=dict)
     sums: bool = False
     tape_sums: bool = False

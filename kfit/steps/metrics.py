@@ -34,17 +34,40 @@ def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
     Returns:
         The results by name, as tensors, in the order of the model's metrics.
     """
+    return _read(model.metrics, lambda: dict(model.get_metrics_result()), strategy)
+
+
+def read_results(metrics: Sequence[keras.Metric], strategy: Strategy) -> dict[str, Any]:
+    """Returns the results of some metrics, as `read_metrics` those of all.
+
+    A `get_metrics_result` of the model's own is not called: a step that returns the result of a
+    metric means this one, and no graph may be able to hold what the method computes.
+    """
+
+    def results() -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for metric in metrics:
+            result = metric.result()
+            found.update(result if isinstance(result, dict) else {metric.name: result})
+        return found
+
+    return _read(metrics, results, strategy)
+
+
+def _read(
+    metrics: Sequence[keras.Metric], results: Callable[[], dict[str, Any]], strategy: Strategy
+) -> dict[str, Any]:
     if strategy.num_workers == 1:
-        return dict(model.get_metrics_result())
+        return results()
     parts = [
         variable
-        for metric in model.metrics
+        for metric in metrics
         for variable in metric.variables
         if is_per_replica(variable) and variable.aggregation == "sum"
     ]
     # Inside the scope, Keras computes with these values in place of the variables' own ones.
     with keras.StatelessScope(list(zip(parts, _summed(parts, strategy), strict=True))):
-        return dict(model.get_metrics_result())
+        return results()
 
 
 def _summed(variables: Sequence[keras.Variable], strategy: Strategy) -> list[Any]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.internals.graphs import of_unknown_shape
-from kfit.steps.metrics import combine, flat_logs, read_metrics
+from kfit.steps.metrics import combine, flat_logs, read_metrics, read_results
 from kfit.steps.prediction import joined_rows
 from kfit.steps.returned import Returned, as_tensors, is_composite, of_one_shape
 
@@ -70,8 +70,8 @@ class Outputs:
             return combine(None, read_metrics(self._model, self._strategy), results)
         outputs = {name: self._joined(name, value) for name, value in kept.items()}
         # A result that Python computes can be read in no graph, and here it need not be.
-        metrics = read_metrics(self._model, self._strategy) if results else {}
-        return combine(outputs, metrics, results)
+        metrics = list(self._returned.metrics.values()) if results else []
+        return combine(outputs, read_results(metrics, self._strategy) if metrics else {}, results)
 
     def _joined(self, name: str, value: Any) -> Any:
         of_batch = self._returned.rows.get(name)

@@ -72,12 +72,14 @@ class Returned:
     Attributes:
         results: Maps the name of each value that is a metric's result to the name of that result.
             The name of a value that is computed from nothing but metrics' results is mapped to "".
+        metrics: The metrics of these results, by their ids.
         sums: The names of the values of which each replica returns an addend.
         rows: For the name of each value of which each replica returns rows, a function that makes
             the value to be logged of the rows of all replicas.
     """
 
     results: dict[str, str] = field(default_factory=dict)
+    metrics: dict[int, keras.Metric] = field(default_factory=dict)
     sums: set[str] = field(default_factory=set)
     rows: dict[str, Callable[[Any], Any]] = field(default_factory=dict)
 
@@ -127,7 +129,9 @@ def _noted(metric: keras.Metric) -> Callable[[Any], Any]:
             replica = current_replica()
             if replica is not None:
                 named = value if isinstance(value, dict) else {metric.name: value}
-                replica.results.update({id(each): (each, name) for name, each in named.items()})
+                replica.results.update(
+                    {id(each): (each, name, metric) for name, each in named.items()}
+                )
             return value
 
         return result
@@ -167,11 +171,15 @@ def _of_value(
     returned.forget(name)
     if isinstance(value, (tf.Variable, keras.Variable)):
         return value
-    metric = _metric_of(name, value, replica, model)
-    if metric is not None:
-        returned.results[name] = metric
+    result = _result_of(name, value, replica)
+    if result is not None:
+        returned.results[name], metric = result
+        returned.metrics[id(metric)] = metric
+    elif _is_of_metrics(name, value, replica, model):
+        returned.results[name] = ""
+    is_result = name in returned.results
     value, described = as_tensors(value), f"The value {name!r} that the step returns"
-    if metric is None and (found := _rows_of(value, replica, described)) is not None:
+    if not is_result and (found := _rows_of(value, replica, described)) is not None:
         if replica.has_all:
             return value
         rows, returned.rows[name] = found
@@ -180,7 +188,7 @@ def _of_value(
         return value
     if value.dtype.is_floating or value.dtype.is_integer:
         returned.sums.add(name)
-    return _part(described, value, replica, is_result=metric is not None)
+    return _part(described, value, replica, is_result=is_result)
 
 
 def _rows_of(
@@ -406,8 +414,8 @@ def _warn_of_no_rows() -> None:
     )
 
 
-def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> str | None:
-    """Finds out whether a value that a step returns is a metric's result, or is computed from one.
+def _is_of_metrics(name: str, value: Any, replica: Replica, model: keras.Model) -> bool:
+    """Returns whether a value that a step returns is computed from metrics' variables.
 
     Without a graph, a value is taken to be computed from a metric if it has the metric's name and
     the step has updated this metric.
@@ -417,14 +425,7 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
         value: The value that the step returns.
         replica: A description of the replica that is being traced.
         model: The model, whose metrics the step may have used.
-
-    Returns:
-        The name of the result, if the value is a metric's result or a copy of one; "" if the value
-        is only computed from metrics; None if the value has nothing to do with metrics.
     """
-    result = _result_of(name, value, replica)
-    if result is not None:
-        return result
     step = current_step()
     assert step is not None
     own = [v for m in model.metrics for v in m.variables if is_per_replica(v)]
@@ -432,13 +433,13 @@ def _metric_of(name: str, value: Any, replica: Replica, model: keras.Model) -> s
         # Without a graph to read, the value is taken to be computed from the metric of this name,
         # if the step has updated that metric.
         of_name = [v for m in model.metrics if m.name == name for v in m.variables]
-        return "" if any(id(v) in replica.assigned for v in of_name) else None
+        return any(id(v) in replica.assigned for v in of_name)
     handles = [copy.handle for v in own for copy in step.strategy.local_results(tf_variable(v))]
-    return "" if replica.origins.reads(value, handles) else None
+    return replica.origins.reads(value, handles)
 
 
-def _result_of(name: str, value: Any, replica: Replica) -> str | None:
-    """Returns the name of a metric's result if `value` is this result or a copy of it, else None.
+def _result_of(name: str, value: Any, replica: Replica) -> tuple[str, keras.Metric] | None:
+    """Returns the name and metric of a result if `value` is it or a copy of it, else None.
 
     In a graph, a value is a copy if only operations such as casts and reshapes lie between the
     result and the value. Without a graph, a value is taken for a copy if it has the name of a
@@ -453,12 +454,14 @@ def _result_of(name: str, value: Any, replica: Replica) -> str | None:
         if not isinstance(value, tf.Tensor):
             return None
         if tf.executing_eagerly():
-            of_name = (result for result, known in replica.results.values() if known == name)
-            return name if any(np.array_equal(result, value) for result in of_name) else None
+            for result, known, metric in replica.results.values():
+                if known == name and np.array_equal(result, value):
+                    return name, metric
+            return None
         if value.op.type not in _COPYING:
             return None
         value = value.op.inputs[0]
-    return replica.results[id(value)][1]
+    return replica.results[id(value)][1:]
 
 
 def _part(described: str, value: Tensor, replica: Replica, *, is_result: bool) -> Tensor:

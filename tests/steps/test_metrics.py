@@ -212,3 +212,26 @@ def test_a_result_that_only_python_can_compute_is_not_traced(tiny: Any) -> None:
     model.compile("sgd", "mse")
     history = kfit.Trainer(model, "one_device").fit(X, Y, verbose=0).history
     assert set(history) == {"loss", "other"}
+
+
+class ReturnsAResult(keras.Sequential):
+    """Its step returns a metric's result; what Python makes of it is for the ends of epochs."""
+
+    def train_step(self, data: Any) -> Any:
+        self.metrics[0].update_state(self(data[0]) - data[1])
+        return {"mine": self.metrics[0].result()}
+
+    def get_metrics_result(self) -> Any:
+        return {"loss": 10.0 * float(self.metrics[0].result())}
+
+
+def test_a_result_that_a_step_returns_is_not_that_of_python(tiny: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
+    histories = []
+    for fit_of in (lambda model: model, lambda model: kfit.Trainer(model, tiny.strategy(2))):
+        keras.utils.set_random_seed(1)
+        model = ReturnsAResult([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        histories.append(fit_of(model).fit(X, Y, **options).history)
+    assert list(histories[0]) == list(histories[1]) == ["mine"]
+    np.testing.assert_allclose(histories[0]["mine"], histories[1]["mine"], rtol=1e-5)
