@@ -31,14 +31,17 @@ class _StandIn:
 
     Args:
         model: The model.
-        name: The name of the model's attribute that holds the function.
+        step: The name of the step that the function takes.
         mark: What `mark_of_function` returns while the stand-in is there. None makes a new mark.
+        method: The method of the model that the function calls as its step. None takes the present
+            one, as Keras does when it makes the function.
     """
 
-    def __init__(self, model: keras.Model, name: str, mark: Any = None) -> None:
+    def __init__(self, model: keras.Model, step: str, mark: Any = None, method: Any = None) -> None:
         self._model = model
-        self._name = name
+        self._name = _FUNCTIONS[step]
         self.mark = object() if mark is None else mark
+        self.method = getattr(model, step) if method is None else method
         self.made: Any = None
 
     def __call__(self, data: Any) -> Any:
@@ -62,8 +65,18 @@ def mark_of_function(model: keras.Model, step: str) -> Any:
     """
     name = _FUNCTIONS[step]
     if getattr(model, name, None) is None and _can_stand_in(model, name):
-        setattr(model, name, _StandIn(model, name))
+        setattr(model, name, _StandIn(model, step))
     return _mark_of(getattr(model, name, None))
+
+
+def method_of_function(model: keras.Model, step: str) -> Any:
+    """Returns the method that Keras' function of a step calls: that of when the function was made.
+
+    Args:
+        model: The model.
+        step: "train_step" or "test_step".
+    """
+    return getattr(getattr(model, _FUNCTIONS[step], None), "method", None) or getattr(model, step)
 
 
 def _mark_of(function: Any) -> Any:
@@ -88,16 +101,19 @@ def functions_forgotten(model: keras.Model) -> Iterator[None]:
     Args:
         model: The model.
     """
-    before = {name: _made(getattr(model, name, None)) for name in _FUNCTIONS.values()}
+    before = {step: _made(getattr(model, name, None)) for step, name in _FUNCTIONS.items()}
     try:
         yield
     finally:
-        for name, made in before.items():
+        for step, made in before.items():
+            name = _FUNCTIONS[step]
             function = getattr(model, name, None)
             if _made(function) is not made and function is not None:
                 stands_in = _can_stand_in(model, name)
                 mark = _mark_of(function)
-                setattr(model, name, _StandIn(model, name, mark) if stands_in else None)
+                method = getattr(function, "method", None)
+                stand_in = _StandIn(model, step, mark, method) if stands_in else None
+                setattr(model, name, stand_in)
 
 
 def _made(function: Any) -> Any:

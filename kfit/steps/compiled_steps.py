@@ -14,7 +14,7 @@ from kfit.distribute.placement import Placement
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
 from kfit.heartbeat import Heartbeat
-from kfit.internals.keras_functions import mark_of_function
+from kfit.internals.keras_functions import mark_of_function, method_of_function
 from kfit.internals.models import last_compile, runs_eagerly
 from kfit.steps.async_execution import ScheduledExecution, ScheduledPrediction
 from kfit.steps.execution import Execution, StepExecutor
@@ -130,8 +130,10 @@ class Graphs:
         return execution
 
     def _execution(self, step: str) -> StepExecutor:
-        default_step = self.has_default(step)
-        model_step = getattr(self._model, step) if default_step else self._noted(step)
+        model_step = method_of_function(self._model, step)
+        default_step = self.has_default(step) and model_step == getattr(self._model, step)
+        if not default_step:
+            model_step = self._noted(step, model_step)
         if isinstance(self._strategy, ParameterServer):
             return ScheduledExecution(
                 self._model,
@@ -151,9 +153,8 @@ class Graphs:
             heartbeat=self._heartbeat,
         )
 
-    def _noted(self, step: str) -> Callable[[Any], Any]:
+    def _noted(self, step: str, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Returns the model's own step, with a note of whether it returns a dict within a dict."""
-        original = getattr(self._model, step)
 
         @wraps(original)
         def taken(data: Any) -> Any:
@@ -228,14 +229,15 @@ class Graphs:
 
         Called before each use of the step. A program asks for it by
         `make_train_function(force=True)`, or by `train_function = None`. Without graphs, another
-        method in place of one that the step calls is enough.
+        method in place of `predict_step`, or of one that a step calls, is enough.
 
         Args:
             step: The name of the step.
         """
         mark = mark_of_function(self._model, step)
         if self._model.run_eagerly:
-            mark = mark, getattr(self._model, step), self._model.compute_metrics
+            predicts = step == "predict_step" and self._model.predict_step
+            mark = mark, predicts, self._model.compute_metrics
         if step in self._made and mark != self._marks[step]:
             del self._made[step]
             self._made.pop("metrics", None)

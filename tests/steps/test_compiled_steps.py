@@ -461,3 +461,24 @@ def test_without_graphs_another_method_is_called_at_once(tiny: Any, replicas: in
         return [*results, history["loss"]]
 
     same_on(tiny, replicas, program)
+
+
+@pytest.mark.filterwarnings("ignore:With `run_eagerly=True` kfit cannot read")
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_another_step_counts_when_keras_makes_its_function(tiny: Any, replicas: int) -> None:
+    def program(fit: Any, *_: Any) -> list[Any]:
+        model, _ = scaled()
+
+        def seen() -> Any:
+            return fit(model, NUMBERS, TARGETS, **FIXED).history.get("one", [0.0])
+
+        found = [seen()]
+        model.run_eagerly = True
+        model.train_step = lambda data: {"one": tf.constant(1.0)}
+        found.append(seen())
+        model.run_eagerly = False
+        found.append(seen())
+        force(model)
+        return [*found, seen()]
+
+    same_on(tiny, replicas, program)
