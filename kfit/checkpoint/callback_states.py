@@ -108,6 +108,9 @@ class CallbackStates:
     - If the file of a CSVLogger has several hard links, the file is replaced by a copy, so that the
       content at its other paths does not change.
 
+    A CSVLogger or a TensorBoard that another callback holds, and whose hooks that one calls, is
+    treated as one of the callbacks.
+
     Args:
         callbacks: The callbacks. Their `set_model` must not have been called yet, since some
             callbacks write files in `set_model`.
@@ -120,7 +123,8 @@ class CallbackStates:
         self._warned: set[str] = set()
         self._appending: list[tuple[keras.callbacks.CSVLogger, bool, bool]] = []
         self._boards: list[keras.callbacks.TensorBoard] = []
-        for callback in callbacks:
+        self._held = _held_writers(callbacks)
+        for callback in self._with_held(callbacks):
             if isinstance(callback, keras.callbacks.TensorBoard):
                 self._boards.append(callback)
                 mark_events(callback)
@@ -152,6 +156,7 @@ class CallbackStates:
             ValueError: If a callback has only one of `state_dict` and `load_state_dict`, or a state
                 that can't be saved.
         """
+        callbacks = self._with_held(callbacks)
         others = {*foreign, *map(id, callbacks)}
         for name, _, callback in named(callbacks):
             says_all = _says(name, callback) and not is_of_library(callback.state_dict)
@@ -172,6 +177,7 @@ class CallbackStates:
             epoch: The index of the epoch that is trained next; None if the `fit` resumes from a
                 snapshot, so that `load_state_dict` does it.
         """
+        callbacks = self._with_held(callbacks)
         for callback in callbacks:
             if isinstance(callback, keras.callbacks.CSVLogger):
                 rewind_rows_of_later_fits(callback, epoch)
@@ -194,6 +200,7 @@ class CallbackStates:
             ValueError: If a state contains a value that can't be saved. The message names the
                 callback and the key.
         """
+        callbacks = self._with_held(callbacks)
         states = []
         for name, _, callback in named(callbacks):
             state = _state_of(callback)
@@ -278,6 +285,7 @@ class CallbackStates:
         Raises:
             Exception: If a state cannot be that of its callback.
         """
+        callbacks = self._with_held(callbacks)
         for (name, _, callback), entry in assigned(callbacks, states)[0]:
             if entry is None or entry["state"] is None:
                 continue
@@ -305,6 +313,7 @@ class CallbackStates:
             callbacks: The callbacks, in their order.
             states: The states in the snapshot, which `state_dict` returned on the chief.
         """
+        callbacks = self._with_held(callbacks)
         for (_, _, callback), entry in assigned(callbacks, states)[0]:
             if isinstance(callback, keras.callbacks.CSVLogger):
                 self._appending.append((callback, callback.append, callback.append_header))
@@ -334,6 +343,7 @@ class CallbackStates:
                 saved states without a callback. Only the chief should warn, since the other tasks
                 do not have the callbacks that write files.
         """
+        callbacks = self._with_held(callbacks)
         found, left = assigned(callbacks, states)
         for (name, _, callback), entry in found:
             if entry is not None:
@@ -379,6 +389,12 @@ class CallbackStates:
             callback, *settings = self._appending.pop()
             callback.append, callback.append_header = settings
 
+    def _with_held(
+        self, callbacks: Sequence[keras.callbacks.Callback]
+    ) -> list[keras.callbacks.Callback]:
+        """Returns the callbacks, followed by the writers of files that some of them hold."""
+        return [*callbacks, *self._held]
+
     def _load_attributes(self, callback: Any, state: list[State]) -> None:
         if id(callback) in self._attributes:
             self._attributes[id(callback)].load_state_dict(state)
@@ -401,6 +417,21 @@ class CallbackStates:
         if isinstance(callback, keras.callbacks.History):
             callback.resumed_at = state.get(_RESUMED_AT, [])
             callback.model.history = callback
+
+
+def _held_writers(callbacks: Sequence[keras.callbacks.Callback]) -> list[Any]:
+    """Returns the CSVLoggers and TensorBoards that callbacks hold, such as in a `CallbackList`."""
+    seen, waiting = set(map(id, callbacks)), list(callbacks)
+    found: list[Any] = []
+    while waiting:
+        for value in vars(waiting.pop(0)).values():
+            for one in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(one, keras.callbacks.Callback) and id(one) not in seen:
+                    seen.add(id(one))
+                    waiting.append(one)
+                    if isinstance(one, (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)):
+                        found.append(one)
+    return found
 
 
 def _state_of(callback: Any) -> Any:

@@ -406,6 +406,10 @@ class Holds(keras.callbacks.Callback):
         if self.calls:
             self.inner.on_epoch_end(epoch, logs)
 
+    def on_train_end(self, logs: Any = None) -> None:
+        if self.calls:
+            self.inner.on_train_end(logs)
+
 
 class Strict(keras.callbacks.EarlyStopping):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -508,3 +512,40 @@ def test_what_others_hold_of_a_history_is_restored_in_place(job: Job, tmp_path: 
     ((again, alone),) = resumed(job, tmp_path, lambda: [Reads()])
     assert again.history == alone.history
     assert {len(values) for values in again.history.values()} == {3}
+
+
+class Changes(keras.callbacks.Callback):
+    """Changes settings of other callbacks at the end of the first epoch."""
+
+    def __init__(self, others: list[Any]) -> None:
+        super().__init__()
+        self.others = others
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 0:
+            for other in self.others:
+                other.patience = 77
+
+
+def test_settings_that_another_callback_changes_are_kept(job: Job, tmp_path: Any) -> None:
+    def make() -> list[Any]:
+        plateau = keras.callbacks.ReduceLROnPlateau("loss", patience=50)
+        changed = [keras.callbacks.EarlyStopping("loss", patience=50), plateau, Patient()]
+        return [*changed, Changes(changed)]
+
+    found = [again.patience for again, _ in resumed(job, tmp_path, make)[:3]]
+    assert found == [77, 77, 77]
+
+
+@pytest.mark.parametrize("calls", [True, False], ids=["by a callback", "in a list"])
+def test_a_file_that_a_held_callback_writes_goes_on(job: Job, tmp_path: Any, calls: bool) -> None:
+    made = iter(("alone.csv", "cut.csv", "cut.csv"))
+
+    def make() -> list[Any]:
+        logger = keras.callbacks.CSVLogger(tmp_path / next(made))
+        return [Holds(logger, calls=True) if calls else keras.callbacks.CallbackList([logger])]
+
+    resumed(job, tmp_path, make)
+    rows = [(tmp_path / name).read_text() for name in ("cut.csv", "alone.csv")]
+    assert [line.split(",")[0] for line in rows[0].split()] == ["epoch", "0", "1", "2"]
+    assert rows[0] == rows[1]
