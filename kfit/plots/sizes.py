@@ -64,7 +64,7 @@ class Sizes:
         def fits(text: str) -> bool:
             return text_width(text, self.points(12), bold=True) <= room
 
-        *lines, last = wrapped(name, fits)
+        *lines, last = lines_that_fit(name, fits)
         taken = text_width(f"{last}  ", self.points(12), bold=True)
         is_free = not beside or taken + text_width(beside, self.points(10)) <= room
         return "\n".join([*lines, last] if is_free else [*lines, last, ""])
@@ -105,7 +105,7 @@ def sizes_in(width: float, height: float, panels: int, *, is_new: bool) -> Sizes
     return Sizes(columns, width / columns, max(_SMALLEST, min(1.0, full)))
 
 
-def wrapped(text: str, fits: Callable[[str], bool]) -> list[str]:
+def lines_that_fit(text: str, fits: Callable[[str], bool]) -> list[str]:
     """Breaks a text into lines, after underscores and the like if a line has one.
 
     Args:

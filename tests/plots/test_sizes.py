@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfit.plots.sizes import sizes_in, text_width, wrapped
+from kfit.plots.sizes import lines_that_fit, sizes_in, text_width
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,11 @@ def test_text_is_smaller_in_small_panels_only() -> None:
     ],
 )
 def test_lines_end_after_underscores(text: str, lines: list[str]) -> None:
-    assert wrapped(text, lambda line: len(line) <= 8) == lines
+    assert lines_that_fit(text, lambda line: len(line) <= 8) == lines
 
 
 def test_a_line_has_a_character_if_nothing_fits() -> None:
-    assert wrapped("abc", lambda line: False) == ["a", "b", "c"]
+    assert lines_that_fit("abc", lambda line: False) == ["a", "b", "c"]
 
 
 def test_the_width_of_text_is_measured() -> None:
