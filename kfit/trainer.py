@@ -457,6 +457,7 @@ class Trainer:
                 memory=memory,
                 epochs=epochs,
                 own_evaluate=own_evaluate,
+                build_optimizer=self._ready.build_optimizer,
                 fingerprint=partial(
                     fingerprint_of,
                     self._model,
@@ -816,6 +817,8 @@ class Trainer:
             parts: As for `evaluate`.
             batches: The data of the evaluation.
         """
+        if "optimizer" in parts:
+            self._ready.build_optimizer()
         if "optimizer" in parts and may_make_variables(self._model):
             execution = self._ready.graphs.execution("train_step")
             execution.make_variables(batches.empty_segment(), single_step=True)
@@ -858,6 +861,7 @@ class Trainer:
             with self._ready.working(batch, purpose) as naming, naming():
                 self._ready.require_targets(batch, step)
                 if step == "train_step":
+                    self._ready.build_optimizer()
                     warn_of_thawed(self._model)
                 execution = self._ready.graphs.execution(step)
                 with self._heartbeat.phase(Phase.STEP):

@@ -16,8 +16,8 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -35,8 +35,10 @@ from kfit.distribute.strategy import Strategy
 from kfit.distribute.variable_copies import VariableCopies
 from kfit.distribute.variable_values import is_per_replica, total_of_task
 from kfit.heartbeat.signal_handlers import postponed
+from kfit.internals import patch_points as points
 from kfit.internals.keras_functions import functions_forgotten
-from kfit.internals.optimizers import belong_to, chooser_of, key_of
+from kfit.internals.optimizers import belong_to, chooser_of, key_of, strategy_of
+from kfit.internals.patching import patched
 from kfit.internals.randomness import (
     existing_seed_generator,
     global_seed_generator,
@@ -147,7 +149,7 @@ class Placement:
                 self._users += 1
                 leaving.push(self._leave)
                 if self._users > 1:
-                    self._place_new()
+                    self.place_new()
                 else:
                     self._enter()
             with self._same_global_seed():
@@ -242,7 +244,7 @@ class Placement:
         _working.append(self)
         try:
             self._place(owned)
-            with functions_forgotten(self._model):
+            with functions_forgotten(self._model), patched(points.ADD_SLOT, _in_scope_of_optimizer):
                 yield
         except BaseException:
             self.take_back(failed=True)
@@ -372,12 +374,15 @@ class Placement:
         """
         self._place(self._owned(), only=used)
 
-    def _place_new(self) -> None:
+    def place_new(self) -> None:
         """Moves variables that have been made since the outermost call began, if there are any.
 
-        A hook (a method of a callback) may compile the model, and then evaluate it. Variables that
-        another trainer is using meanwhile (`_borrowed`) are not new.
+        A hook (a method of a callback) may compile the model, and then evaluate it, or build the
+        optimizer, as Keras' BackupAndRestore does. Variables that another trainer is using
+        meanwhile (`_borrowed`) are not new. All tasks (processes) must call this method.
         """
+        if not self._strategy.places_variables:
+            return
         owned = self._owned()
         new = [v for v in owned.variables if id(v) not in self._pairs and not self._is_placed(v)]
         new = [variable for variable in new if tf_variable(variable) is not None]
@@ -635,6 +640,27 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
         yield
     finally:
         variable.trainable = now
+
+
+def _in_scope_of_optimizer(add: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the method by which an optimizer makes a slot, such as a momentum.
+
+    A hook may build the optimizer, as that of Keras' BackupAndRestore does. It runs outside of the
+    scope, but the variable that the slot belongs to is on the strategy's devices.
+
+    Args:
+        add: Keras' method, `add_variable_from_reference`.
+
+    Returns:
+        The function to call instead of `add`.
+    """
+
+    def added(optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        is_in_scope = tf.distribute.has_strategy()
+        with nullcontext() if is_in_scope else strategy_of(optimizer).scope():
+            return add(optimizer, *args, **kwargs)
+
+    return added
 
 
 @contextmanager

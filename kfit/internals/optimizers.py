@@ -181,6 +181,15 @@ def belong_to(optimizer: Optimizer, tf_strategy: tf.distribute.Strategy) -> None
 
 
 @uses(
+    "keras.optimizers.Optimizer._distribution_strategy",
+    because="an optimizer tells nobody which strategy it makes its slots in",
+)
+def strategy_of(optimizer: Optimizer) -> tf.distribute.Strategy:
+    """Returns the strategy that an optimizer uses (`belong_to`)."""
+    return optimizer._distribution_strategy
+
+
+@uses(
     "keras.optimizers.MultiOptimizer._optimizer_map",
     because="which optimizer takes which variable is the user's function's to say",
 )

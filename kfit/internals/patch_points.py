@@ -106,6 +106,11 @@ TF_APPLY_WITH_SCALE = Point(
     "_tf_apply",
     "where it has all replicas meet, and a worker at its own pace has none to meet",
 )
+ADD_SLOT = Point(
+    keras.optimizers.Optimizer,
+    "add_variable_from_reference",
+    "hooks build optimizers outside of the scope, in which alone Keras can make their slots",
+)
 CHECK_FINITE = Point(keras.optimizers.LossScaleOptimizer, "check_finite", _ALL_AT_ONCE)
 APPLY_OF_SEVERAL = (
     (Point(keras.optimizers.MultiOptimizer, "apply", _ALL_AT_ONCE),)

@@ -35,7 +35,11 @@ class FitExecutor:
         self._executor = self._made()
 
     def __call__(self) -> StepExecutor:
-        """Returns the executor of the train step as the model is compiled now."""
+        """Returns the executor of the train step as the model is compiled now.
+
+        Variables that hooks have made are moved to the strategy's devices.
+        """
+        self._ready.place_new()
         before, compiled, state = self._compiled, self._ready.graphs.compiled, self._state
         if self._is_saved and state.compilation.has_another_schedule and not self._has_warned:
             self._has_warned = True

@@ -33,6 +33,7 @@ from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
 from kfit.checkpoint.training_schema import check_training
 from kfit.cluster.printable import printable
 from kfit.distribute.owned import owned_optimizers
+from kfit.distribute.same_model import require_same_variables
 from kfit.distribute.strategy import Strategy
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Phase
@@ -87,6 +88,8 @@ class FitState:
             callback sets it on all tasks after the same step.
         fingerprint: A function that returns the fingerprint, a description of the data, the model
             and its compilation, which is compared with that of a snapshot. Only the chief needs it.
+        build_optimizer: A function that builds the optimizer, unless it is built already or the
+            first step builds it. As in Keras, it is not built while hooks precede the first step.
     """
 
     call: Call
@@ -101,6 +104,7 @@ class FitState:
     interrupted: bool = False
     own_evaluate: Callable[..., dict[str, Any]] | None = None
     fingerprint: Callable[[], dict[Any, Any]] = dict
+    build_optimizer: Callable[[], None] = lambda: None
     _frozen: Snapshot | None = None
     _late: LateVariables | None = None
     _early: list[Snapshot] = field(default_factory=list)
@@ -269,22 +273,27 @@ class FitState:
     def before_step(self, make_variables: Callable[[], None]) -> None:
         """Creates the variables that only a training step creates, and restores their saved values.
 
-        All tasks must call the method before each step; only the first call does anything. Examples
-        of such variables are the slots of an optimizer that the model's own `train_step` builds. If
-        training has resumed, the new variables get their values in the snapshot. The new variables
-        are also added to snapshots that were taken before.
+        All tasks must call the method before each step. It builds an optimizer that is not built;
+        only the first call does anything else. Further such variables are the slots of an optimizer
+        that the model's own `train_step` builds. If training has resumed, the new variables get
+        their values in the snapshot. The new variables are also added to snapshots that were taken
+        before.
 
         Args:
             make_variables: A function that traces the step without taking it, which creates the
                 variables.
         """
+        self.build_optimizer()
         if self._has_stepped:
             return
+        made = [v for each in owned_optimizers(self.model) for v in each.variables]
+        require_same_variables(made, self.strategy.host_collectives)  # hooks decide on them, too
         lacks_variables, self._has_stepped = self.lacks_variables, True
         if not lacks_variables and not self._early:
             return
-        with self.own_attributes.unchanged():
-            make_variables()
+        if lacks_variables or may_make_variables(self.model):
+            with self.own_attributes.unchanged():
+                make_variables()
         (late, self._late), (early, self._early) = (self._late, None), (self._early, [])
         if late is not None:
             late.give_rest()
@@ -460,6 +469,7 @@ class FitState:
             Whether the snapshot fits the model.
         """
         parts: tuple[Part, ...] = ("model", "optimizer", "metrics")
+        self.build_optimizer()  # no step follows
         may_lack = may_make_variables(self.model)
         kept = snapshot.state["variables"]
         fits = not state.differences(self.model, kept, parts, may_lack=may_lack)
@@ -492,12 +502,17 @@ class FitState:
 
         Raises:
             SnapshotMismatchError: If an `on_train_begin` has compiled the model, in this run or in
-                that of the snapshot, and the model's variables are not those of the snapshot.
+                that of the snapshot, or the optimizer was not built before, and the model's
+                variables are not those of the snapshot.
         """
         assert self.resuming is not None
         (snapshot, parts, skip, changes), self.resuming = self.resuming, None
         kept = snapshot.state
-        if self.compilation.is_of_beginning or snapshot.about.get("compiled_at_begin"):
+        makes_slots = "optimizer" in parts and self._has_fewer_slots(kept["variables"])
+        if makes_slots:
+            self.build_optimizer()
+        compiled = self.compilation.is_of_beginning or snapshot.about.get("compiled_at_begin")
+        if makes_slots or compiled:
             _refuse(snapshot, self.differing_variables(snapshot, parts, changes=changes))
         rates = _learning_rates(self.model) if "learning_rate" in changes else []
         whole = parts
@@ -547,6 +562,17 @@ class FitState:
             ahead = self.batches.generators() is not None
             state.give_random(kept["random"], self.strategy, drawn_ahead=ahead)
 
+    def _has_fewer_slots(self, kept: Sequence[dict[str, Any]]) -> bool:
+        """Returns whether the model's optimizers have fewer variables than those of a snapshot.
+
+        So it is if they are not built, and the snapshot was not taken before the first step.
+
+        Args:
+            kept: The variables of the snapshot.
+        """
+        own = sum(entry.part == "optimizer" for entry in state.entries(self.model))
+        return own < sum(entry["part"] == "optimizer" for entry in kept)
+
     def _callback_states(self, states: list[Any]) -> list[Any]:
         """Returns the callbacks' states in a snapshot, on every task.
 
@@ -565,9 +591,10 @@ class FitState:
 
     def finalize(self) -> None:
         """Lets the optimizer change the weights when training ends, for example to averages."""
-        if isinstance(self.model.optimizer, keras.optimizers.Optimizer):
+        optimizer = self.model.optimizer
+        if isinstance(optimizer, keras.optimizers.Optimizer) and optimizer.built:
             with self.strategy.scope():
-                self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+                optimizer.finalize_variable_values(self.model.trainable_weights)
 
     def settle(self) -> None:
         """Moves the data to where the next `fit` begins, if this `fit` takes no more steps.

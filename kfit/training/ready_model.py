@@ -16,7 +16,8 @@ from kfit.distribute.same_model import require_same_settings
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.own_code import overrides
 from kfit.fingerprints import of_compiled, of_model, of_optimizers
-from kfit.heartbeat import Heartbeat
+from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat.clock import BUILDING
 from kfit.inputs import Batches
 from kfit.inputs.python import PythonBatches
 from kfit.internals.layers import all_layers
@@ -73,6 +74,7 @@ class ReadyModel:
         self._is_compared = False
         self._compared: tuple[Any, ...] = ()
         self._left: dict[str, list[Any]] = {}
+        self._builds_optimizer = False
         self.turns = Turns()
         self.graphs = Graphs(model, strategy, self._placement, heartbeat)
 
@@ -106,7 +108,7 @@ class ReadyModel:
         Args:
             batches: The data that the model is built for; closed when the context ends.
             purpose: What the model is used for in the context.
-            with_optimizer: Whether the optimizer is built, too. None builds it only to train.
+            with_optimizer: Whether `build_optimizer` may follow. With None it may only to train.
             restores: Whether a snapshot may be restored before the first step. Then all variables
                 are made before, also those that the step would make by itself.
             validation: The validation data of a `fit`, for which the model is built, too.
@@ -147,6 +149,10 @@ class ReadyModel:
         finally:
             batches.close()
 
+    def place_new(self) -> None:
+        """Moves variables that hooks have made to the devices; called within `working`."""
+        self._placement.place_new()
+
     def make_ready_again(self, batches: Batches, validation: Batches | None) -> None:
         """Builds what a hook of `fit` has compiled again, on the strategy's devices.
 
@@ -182,13 +188,27 @@ class ReadyModel:
         with self._naming_data(batches, step):
             builder = self._build(batches, step, training=with_optimizer, at_once=at_once)
         self._build_for_validation(validation)
-        if with_optimizer and builder != "tracing" and self.graphs.has_default("train_step"):
-            with self._strategy.scope():
-                build_optimizer(self.model, self._strategy.tf_strategy)
+        if with_optimizer:
+            self._builds_optimizer = builder != "tracing" and self.graphs.has_default("train_step")
         with self._naming_data(batches, step):
             require_numbers(self.model, batches.spec, step)
         if with_optimizer:
             require_own_weights(self.model, self._strategy)
+        self._placement.take_scalars_as_numbers()
+
+    def build_optimizer(self) -> None:
+        """Builds the optimizer, if it is not built and the first step need not build it.
+
+        Called within `working`, before the first step or a restore of the optimizer's variables. It
+        is called after the hooks that precede it: as in Keras, they may still set what decides on
+        the variables of the optimizer, such as `momentum` or `use_ema`.
+        """
+        own = getattr(self.model, "optimizer", None)
+        if own is None or own.built or not self._builds_optimizer:
+            return
+        building = self._heartbeat.phase(Phase.WORK, counted=BUILDING)
+        with building, self._strategy.scope():
+            build_optimizer(self.model, self._strategy.tf_strategy)
         self._placement.take_scalars_as_numbers()
 
     def make_variables(self, batches: Batches) -> None:
@@ -198,6 +218,7 @@ class ReadyModel:
             batches: Batches such as the step will get.
         """
         with self.working(batches, "train", restores=True) as naming, naming():
+            self.build_optimizer()
             if may_make_variables(self.model):
                 execution = self.graphs.execution("train_step")
                 execution.make_variables(batches.empty_segment(), single_step=True)

@@ -1,5 +1,6 @@
 """Where a `fit` is: between two epochs or in one, over or not."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import kfit
+from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint import SnapshotMismatchError
 from kfit.training import fit_state
 from kfit.training.fit_state import FitState
 from kfit.training.progress import Progress
@@ -62,3 +66,59 @@ def test_a_state_with_variables_and_tuples_is_that_of_its_moment() -> None:
         variable.assign([2.0])
     assert copied["array"][0].tolist() == [1.0, 1.0]
     assert [each.tolist() for each in copied["variables"]] == [[1.0], [1.0]]
+
+
+class Momentum(keras.callbacks.Callback):
+    """Gives the optimizer a momentum before the first step, and may interrupt training."""
+
+    def __init__(self, hook: str, cut_in_epoch: int | None = None) -> None:
+        super().__init__()
+        self.hook, self.cut_in_epoch = hook, cut_in_epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.hook == "on_train_begin":
+            self.model.optimizer.momentum = 0.9
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self.hook == "on_epoch_begin" and epoch == 0:
+            self.model.optimizer.momentum = 0.9
+        if epoch == self.cut_in_epoch:
+            raise InterruptedError
+
+
+def trained(*callbacks: Any, epochs: int = 3, initial_epoch: int = 0) -> list[Any]:
+    x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    trainer = kfit.Trainer(model, "one_device")
+    between = {"epochs": epochs, "initial_epoch": initial_epoch}
+    trainer.fit(x, x.sum(1), batch_size=8, verbose=0, **between, callbacks=list(callbacks))
+    return list(model.get_weights())
+
+
+def test_slots_that_a_hook_has_added_are_restored(tmp_path: Path) -> None:
+    expected = trained(Momentum("on_train_begin"))
+    backup = BackupAndRestore(tmp_path, delete_checkpoint=False)
+    with pytest.raises(InterruptedError):
+        trained(backup, Momentum("on_train_begin", cut_in_epoch=2))
+    for weight, other in zip(trained(backup, Momentum("on_train_begin")), expected, strict=True):
+        np.testing.assert_array_equal(weight, other)
+
+
+def test_slots_that_no_hook_adds_again_are_named(tmp_path: Path) -> None:
+    backup = BackupAndRestore(tmp_path, delete_checkpoint=False)
+    with pytest.raises(InterruptedError):
+        trained(backup, Momentum("on_epoch_begin", cut_in_epoch=2))
+    with pytest.raises(SnapshotMismatchError, match=r"kernel_momentum .* is only in the snapshot"):
+        trained(backup, Momentum("on_epoch_begin"))
+
+
+def test_a_training_goes_on_from_before_its_first_step(tmp_path: Path) -> None:
+    """Its snapshot has no slots, which the optimizer has only in the first step."""
+    backup = BackupAndRestore(tmp_path, delete_checkpoint=False)
+    trained(backup, Momentum("on_train_begin"), epochs=1, initial_epoch=1)
+    expected = trained(Momentum("on_train_begin"), epochs=2, initial_epoch=1)
+    went_on = trained(backup, Momentum("on_train_begin"), epochs=2, initial_epoch=1)
+    for weight, other in zip(went_on, expected, strict=True):
+        np.testing.assert_array_equal(weight, other)

@@ -1,5 +1,6 @@
 """A model made ready for a call: on the devices within, a plain Keras model before and after."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ def ready(model: keras.Model, strategy: Strategy) -> ReadyModel:
 def test_the_variables_are_on_the_devices_within_the_context_only(strategy: Strategy) -> None:
     model = compiled()
     batches = as_batches(X, Y, strategy=strategy, batch_size=4)
-    with ready(model, strategy).working(batches, "train"):
+    made = ready(model, strategy)
+    with made.working(batches, "train"):
         assert len(model.weights[0].value.values) == 2
-        assert model.optimizer.built
+        made.build_optimizer()
+        assert len(model.optimizer.variables[-1].value.values) == 2
     assert not hasattr(model.weights[0].value, "values")
 
 
@@ -61,8 +64,79 @@ def test_the_first_eager_step_of_one_replica_builds(restores: bool) -> None:
     model, alone = compiled(), as_strategy("one_device", compiled())
     model.run_eagerly = True
     batches = as_batches(X, Y, strategy=alone, batch_size=4)
-    with ready(model, alone).working(batches, "train", restores=restores):
+    made = ready(model, alone)
+    with made.working(batches, "train", restores=restores):
+        made.build_optimizer()
         assert model.optimizer.built == restores
+
+
+def _set_momentum(model: keras.Model) -> None:
+    model.optimizer.momentum = 0.9
+
+
+def _build_with_momentum(model: keras.Model) -> None:
+    _set_momentum(model)
+    model.optimizer.build(model.trainable_variables)
+
+
+def _set_average(model: keras.Model) -> None:
+    model.optimizer.use_ema = True
+
+
+def _set_window(model: keras.Model) -> None:
+    model.optimizer.gradient_accumulation_steps = 2
+
+
+def _freeze(model: keras.Model) -> None:
+    model.layers[0].trainable = False
+
+
+class ChangesOptimizer(keras.callbacks.Callback):
+    """Changes the optimizer in one hook, at its first call."""
+
+    def __init__(self, hook: str, change: Callable[[keras.Model], None]) -> None:
+        super().__init__()
+        self._change: Callable[[keras.Model], None] | None = change
+        setattr(self, hook, self._called)
+
+    def _called(self, *arguments: Any, **options: Any) -> None:
+        change, self._change = self._change, None
+        if change is not None:
+            assert not self.model.optimizer.built
+            change(self.model)
+
+
+@pytest.mark.parametrize("on", ["CPU:0", "CPU:0 CPU:1"])
+@pytest.mark.parametrize(
+    ("hook", "change"),
+    [
+        ("on_train_begin", _set_momentum),
+        ("on_epoch_begin", _set_average),
+        ("on_train_batch_begin", _set_window),
+        ("on_train_begin", _build_with_momentum),
+        ("on_train_begin", _freeze),
+    ],
+)
+def test_hooks_decide_on_the_slots_of_the_optimizer(
+    hook: str, change: Callable[[keras.Model], None], on: str
+) -> None:
+    """As in Keras, which builds it in the first step."""
+    x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    y = x.sum(1, keepdims=True)
+
+    def trained(fit: Callable[[keras.Model], Callable[..., Any]]) -> keras.Model:
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+        fit(model)(x, y, **options, callbacks=[ChangesOptimizer(hook, change)])
+        return model
+
+    alone = trained(lambda model: model.fit)
+    other = trained(lambda model: kfit.Trainer(model, kfit.distribute.Mirrored(on.split())).fit)
+    assert len(other.optimizer.variables) == len(alone.optimizer.variables)
+    for weight, expected in zip(other.get_weights(), alone.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-6)
 
 
 def test_an_eager_training_that_reads_values_resumes(tmp_path: Path) -> None:
