@@ -103,8 +103,6 @@ class Placement:
         strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
 
     Attributes:
-        revision: A number that increases when `tf.Variable`s are replaced by newly created ones.
-            Graphs that were traced before then use the wrong variables, and must be traced again.
         generator: Keras' global seed generator of the latest call, whose state is on the devices.
     """
 
@@ -119,7 +117,6 @@ class Placement:
         self._users = 0
         self._ending = ExitStack()
         self._thread: int | None = None
-        self.revision = 0
         self._to_devices = VariableCopies()
         self._from_devices = VariableCopies()
         self._native = any(self._is_placed(v) for v in model.variables)
@@ -331,6 +328,15 @@ class Placement:
         for variable in self._variables():
             take_as_number(tf_variable(variable))
 
+    def tf_variables(self) -> list[Any]:
+        """Returns the `tf.Variable`s of the model's weights, and all that are on the devices.
+
+        Graphs that were traced with a variable that is no longer among them must be traced again.
+        """
+        own = [tf_variable(variable) for variable in self._model.variables]
+        made = [variable for variable in own if variable is not None]
+        return [*made, *(pair.placed for pair in self._pairs.values())]
+
     def _variables(self) -> list[keras.Variable]:
         return self._owned().variables
 
@@ -356,7 +362,6 @@ class Placement:
         own = {id(variable) for variable in owned_variables(self._model)}
         if any(id(variable) in own for variable, _ in moved):
             forget_scope(self._model)
-        self.revision += 1
 
     @_uninterrupted
     def place_again(self, used: Sequence[keras.Variable]) -> None:
@@ -435,8 +440,6 @@ class Placement:
                     _initialize(variable, plain.read_value(), like=plain)
                     self._add_up(variable, tf_variable(variable))
                     self._pairs[id(variable)] = _Pair(variable, plain, tf_variable(variable))
-        if len(again) < len(fresh):
-            self.revision += 1
 
     def _add_up(self, variable: keras.Variable, placed: tf.Variable) -> None:
         """Lets the copies of a variable on the devices, just made, add up to the variable's value.

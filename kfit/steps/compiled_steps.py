@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ class Graphs:
     Args:
         model: The model whose steps are run.
         strategy: kfit's wrapper of the `tf.distribute` strategy on which the steps run.
-        placement: Moves the model's variables to the strategy's devices. When it has created new
+        placement: Moves the model's variables to the strategy's devices. When it has replaced
             variables there, the steps must be traced again.
         heartbeat: Reports to this task's supervisor that a graph is being traced, so that the
             tracing is not taken for a hang.
@@ -78,6 +79,7 @@ class Graphs:
         self._heartbeat = heartbeat
         self._made: dict[str, Any] = {}
         self._made_for: tuple[Any, ...] | None = None
+        self._variables: list[weakref.ref[Any]] = []
         self._marks: dict[str, Any] = {}
         self._nesting: set[str] = set()
 
@@ -208,21 +210,20 @@ class Graphs:
     def _forget_if_changed(self) -> None:
         """Drops all graphs if the model has changed since they were traced.
 
-        Called before each use of the cache. The model has changed if it was compiled again, if its
-        variables or its optimizer were replaced or added to, or if a setting such as `run_eagerly`
-        or `jit_compile` has another value. Freezing or thawing a layer drops no graph: as in Keras,
-        the change takes effect at the next `compile`.
+        Called before each use of the cache. The model has changed if it was compiled again, if one
+        of its variables or its optimizer was replaced, or if a setting such as `run_eagerly` or
+        `jit_compile` has another value. As in Keras, other changes drop no graph, but take effect
+        at the next `compile`: a layer that is frozen or thawed, and a variable that is added.
         """
-        made_for = (
-            self._settings(),
-            self._strategy.reduction,
-            self._placement.revision,
-            [id(variable) for variable in self._model.variables],
-        )
-        if made_for != self._made_for:
+        made_for = self._settings(), self._strategy.reduction
+        present = {id(variable): variable for variable in self._placement.tf_variables()}
+        is_gone = any(id(variable()) not in present for variable in self._variables)
+        if made_for != self._made_for or is_gone:
             self._made.clear()
             self._nesting.clear()
             self._made_for = made_for
+        if is_gone or len(present) != len(self._variables):
+            self._variables = [weakref.ref(variable) for variable in present.values()]
 
     def _forget_if_made_anew(self, step: str) -> None:
         """Drops the graphs of a step if Keras would trace it anew.

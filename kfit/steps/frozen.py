@@ -9,6 +9,7 @@ later graph with the recorded flags.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,13 +35,15 @@ class _First:
     """The `trainable` flags that were recorded when the model's first graph was traced.
 
     Attributes:
-        made_for: A value that identifies the `compile`, the function of Keras' that it would have
-            traced, and the variables for which the flags are valid. After a new `compile` or
-            `make_train_function(force=True)`, `_made_for` returns another value.
+        made_for: A value that identifies the `compile`, and the function of Keras' that it would
+            have traced. After a new `compile` or `make_train_function(force=True)`, `_made_for`
+            returns another value.
+        variables: The model's variables. The flags are valid until one of them is replaced.
         flags: `trainable` of each layer and variable, by its id.
     """
 
     made_for: Any
+    variables: list[weakref.ref[keras.Variable]]
     flags: Flags
 
 
@@ -62,8 +65,13 @@ def trains_as_at_first(model: keras.Model, step: Step) -> Step:
         if tf.executing_eagerly():
             return step(element, layout)
         remember_trained(model)
-        with _trained_as(model, _kept(model)):
-            return step(element, layout)
+        first = _kept(model)
+        with _trained_as(model, first):
+            try:
+                return step(element, layout)
+            finally:
+                # What the step itself has made is no addition of the program's.
+                first.update({**flags_of(model), **first})
 
     return traced
 
@@ -76,7 +84,8 @@ def remember_trained(model: keras.Model) -> None:
     """
     if not _kept(model) and not runs_eagerly(model):
         # Bypasses Keras' attribute tracking, because this value is not a part of the model.
-        object.__setattr__(model, _KEPT, _First(_made_for(model), flags_of(model)))
+        variables = [weakref.ref(variable) for variable in model.variables]
+        object.__setattr__(model, _KEPT, _First(_made_for(model), variables, flags_of(model)))
 
 
 def warn_of_thawed(model: keras.Model) -> None:
@@ -163,18 +172,19 @@ def _kept(model: keras.Model) -> Flags:
     """Returns the `trainable` flags that are recorded for the model, by the ids of its parts.
 
     The result is empty if no flags were recorded since the last `compile` or
-    `make_train_function(force=True)`, or if the model's variables or its optimizer have been
-    replaced or added to since they were recorded.
+    `make_train_function(force=True)`, or if a variable of the model or its optimizer was replaced
+    since they were recorded. It has no flags of variables that were added since.
     """
     first: _First | None = getattr(model, _KEPT, None)
     if first is None or first.made_for != _made_for(model):
         return {}
-    return first.flags
+    present = {id(variable) for variable in model.variables}
+    is_whole = all(id(variable()) in present for variable in first.variables)
+    return first.flags if is_whole else {}
 
 
 def _made_for(model: keras.Model) -> Any:
-    variables = [id(variable) for variable in model.variables]
-    return last_compile(model), mark_of_function(model, "train_step"), variables
+    return last_compile(model), mark_of_function(model, "train_step")
 
 
 def _parts(model: keras.Model) -> list[Any]:
@@ -193,8 +203,26 @@ def _changed(model: keras.Model, first: Flags, now: Flags) -> list[Any]:
 
 @contextmanager
 def _trained_as(model: keras.Model, first: Flags) -> Iterator[None]:
+    """Context in which a step is traced with the flags of the first graph.
+
+    Variables that the program has added since are not trained: the optimizer does not know them,
+    and a graph that Keras has kept does not, either. A warning names them.
+
+    Args:
+        model: The model.
+        first: The flags of the first graph.
+    """
     now = flags_of(model)
+    added = [v for v in model.variables if v.trainable and id(v) not in first]
+    if added:
+        names = ", ".join(repr(variable.path) for variable in added[:3])
+        warn_user(
+            f"{names}{', ...' if len(added) > 3 else ''} came to the model after the first step "
+            "since `compile`, and the optimizer does not know them. They are not trained before "
+            "the next `compile`. Call `compile` again."
+        )
     wanted = {part: first.get(part, trainable) for part, trainable in now.items()}
+    wanted.update((id(variable), False) for variable in added)
     if wanted == now:
         yield
         return
@@ -202,7 +230,7 @@ def _trained_as(model: keras.Model, first: Flags) -> Iterator[None]:
         _set(model, wanted)
         yield
     finally:
-        _set(model, now)
+        _set(model, {**flags_of(model), **now})
 
 
 def _set(model: keras.Model, flags: Flags) -> None:

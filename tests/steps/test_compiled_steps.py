@@ -105,6 +105,52 @@ def test_what_is_frozen_without_a_compile_is_warned_of(tiny: Any) -> None:
     assert tiny.distance(kernel, model.layers[0].get_weights()) == 0.0
 
 
+def add_threshold(model: Any) -> None:
+    model.threshold = keras.Variable(0.5)
+
+
+def enable_lora(model: Any) -> None:
+    model.layers[0].enable_lora(2)
+
+
+@pytest.mark.filterwarnings("ignore:`trainable` of")
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("add", [add_threshold, enable_lora])
+def test_what_is_added_counts_from_the_next_compile_on(tiny: Any, add: Any, replicas: int) -> None:
+    """Also if a layer is frozen with it, whose change takes effect only then, too."""
+    x, y = tiny.data(22)
+
+    def program(fit: Any) -> Any:
+        model = tiny.model(metrics=[])
+        model.compile(keras.optimizers.SGD(0.2, momentum=0.9), model.loss)
+        fit(model)
+        add(model)
+        model.layers[1].trainable = False
+        fit(model)
+        return model, kernels(model)
+
+    def kfit_fit(model: Any, **options: Any) -> None:
+        kfit.fit(model, x, y, strategy=strategy, **FIXED, **options)
+
+    strategy = tiny.strategy(replicas)
+    _, expected = program(lambda model: model.fit(x, y, **FIXED))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*came to the model")
+        model, got = program(kfit_fit)  # by the graph of the first fit, as in Keras
+    assert tiny.distance(expected, got) < 1e-5
+    with pytest.warns(UserWarning, match="came to the model after the first step .*`compile`"):
+        kfit_fit(model, callbacks=[Watches()])  # by another graph
+    again = kernels(model)
+    assert tiny.distance(got[1:], again[1:]) > 1e-4
+    model.compile(keras.optimizers.SGD(0.2), model.loss)
+    kfit_fit(model)
+    assert tiny.distance(again[1:], kernels(model)[1:]) == 0.0
+
+
+def kernels(model: Any) -> Any:
+    return [model.layers[0]._kernel.numpy(), model.layers[1].kernel.numpy()]
+
+
 def test_no_flags_are_kept_of_steps_that_ran_eagerly_by_the_switch_of_tensorflow(tiny: Any) -> None:
     """Keras traces its step after `run_functions_eagerly(True)` is over, with the flags of then."""
     x, y = tiny.data(16)
