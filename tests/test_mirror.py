@@ -68,7 +68,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/internals/callbacks.py": "internals/test_private.py",
     "kfit/internals/tf_data.py": "internals/test_private.py",
     "kfit/internals/functions.py": "internals/test_private.py",
-    "kfit/internals/graphs.py": "internals/test_private.py",
     "kfit/internals/layers.py": "internals/test_private.py",
     "kfit/internals/losses.py": "internals/test_private.py",
     "kfit/internals/models.py": "internals/test_private.py",

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.ring import Ring
+from kfit.internals.graphs import OWN_PYTHON
 
 
 class RingOps:
@@ -94,6 +95,7 @@ class RingOps:
         # TensorFlow calls Python functions by names that can be guessed. Whoever reaches the port
         # of this worker's gRPC server could call this one, but does not know the key.
         key = tf.constant(self._key, tf.int64)
-        next_turn, *results = tf.numpy_function(exchanged, [key, turn, *tensors], dtypes)
+        given = [key, turn, *tensors]
+        next_turn, *results = tf.numpy_function(exchanged, given, dtypes, name=OWN_PYTHON)
         tf.raw_ops.AssignVariableOp(resource=handle, value=next_turn)
         return results

@@ -8,6 +8,14 @@ import tensorflow as tf
 
 from kfit.internals.private import uses
 
+_PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+"""The operations that call Python code: those of `tf.py_function` and `tf.numpy_function`."""
+OWN_PYTHON = "kfit_python"
+"""The name of kfit's own operations that call Python code."""
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"}) | {
+    *("If", "StatelessIf", "Case", "StatelessCase"),
+}
+"""The operations that run functions of a graph within a step."""
 _BRANCHES = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
 """The classes of the graphs of `tf.cond` and `tf.while_loop`, which have no public names."""
 
@@ -81,3 +89,32 @@ def graphs_called_by(op: tf.Operation) -> list[Any]:
         functions = list(attributes["branches"].list.func)
     graphs = [getattr(op.graph._get_function(each.name), "graph", None) for each in functions]
     return [] if None in graphs else graphs
+
+
+@uses(
+    "tensorflow.python.framework.ops.Graph._get_function",
+    because="`as_graph_def`, which is public, copies all constants of the graph",
+)
+def calls_python(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it runs, calls Python code of the user's.
+
+    Such code is that of `tf.py_function` and `tf.numpy_function`. What only the data call is left
+    out.
+
+    Args:
+        graph: The graph of a traced function.
+    """
+    seen, left = set(), [graph]
+    while left:
+        for op in left.pop().get_operations():
+            if op.type in _PYTHON and not op.name.rpartition("/")[2].startswith(OWN_PYTHON):
+                return True
+            if op.type not in _CALLS:
+                continue
+            for attribute in op.node_def.attr.values():
+                for function in (attribute.func, *attribute.list.func):
+                    if function.name and function.name not in seen:
+                        seen.add(function.name)
+                        called = getattr(op.graph._get_function(function.name), "graph", None)
+                        left += [] if called is None else [called]
+    return False

@@ -207,7 +207,12 @@ class ScheduledExecution:
         read_metrics: A function that returns the current results of the model's metrics.
         default_step: Whether `model_step` is Keras' own, which returns only metrics.
         train: Whether `model_step` is the train step.
+
+    Attributes:
+        calls_python: False: workers run the steps in other processes.
     """
+
+    calls_python = False
 
     def __init__(
         self,

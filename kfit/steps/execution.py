@@ -22,6 +22,7 @@ from kfit.exactness.replica_context import GradientSums
 from kfit.heartbeat import Heartbeat, Phase
 from kfit.heartbeat.clock import clock_of_thread
 from kfit.inputs import BatchLayout, Segment
+from kfit.internals.graphs import calls_python
 from kfit.internals.models import runs_eagerly
 from kfit.internals.runtime import ops_are_deterministic
 from kfit.steps.allocator import keep_freed_memory
@@ -58,7 +59,13 @@ class StepExecutor(Protocol):
 
     `Execution` implements the interface; for parameter servers `ScheduledExecution` does. An
     executor is created at the first `fit` or `evaluate`, and used for later calls as well.
+
+    Attributes:
+        calls_python: Whether a graph that was run calls Python code, which may set a flag of the
+            model such as `stop_training`.
     """
+
+    calls_python: bool
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
         """Runs the model's step on the next `steps` batches, or fewer if the data ends.
@@ -112,6 +119,7 @@ class Execution:
     Attributes:
         times_input: Whether the graphs measure how long steps wait for their data, and count the
             examples. The time is counted as `Phase.INPUT` (see `kfit/heartbeat/clock.py`).
+        calls_python: As for `StepExecutor`.
     """
 
     def __init__(
@@ -146,6 +154,7 @@ class Execution:
         self._concrete: list[Any] = []
         self._look: Callable[[Any], None] | None = None
         self.times_input = False
+        self.calls_python = False
 
     def run(self, segment: Segment, steps: int, *, single_step: bool = False) -> ExecutionResult:
         """Runs the model's step on the next `steps` batches, or fewer if the data ends.
@@ -293,6 +302,7 @@ class Execution:
             with self._heartbeat.phase(Phase.TRACING):
                 graph = self._traced(build, segment, *arguments)
                 self._concrete.append(graph)
+                self.calls_python = self.calls_python or calls_python(graph.graph)
                 if self._look is not None:
                     self._look(graph.graph)
                 called = graph(*arguments)

@@ -53,7 +53,7 @@ class Pace:
         """Starts the clock; must be called when an execution (a call of several steps) begins."""
         self._begun = time.perf_counter()
 
-    def end(self, steps: int) -> None:
+    def end(self, steps: int, *, one_by_one: bool = False) -> None:
         """Chooses the number of steps of the next execution by the time since `begin` was called.
 
         Must be called when an execution (a graph call of several steps) has ended. The number is
@@ -63,8 +63,9 @@ class Pace:
 
         Args:
             steps: The number of steps that were taken in the execution that has ended.
+            one_by_one: Whether the next execution takes one step, however short it may be.
         """
         seconds = time.perf_counter() - self._begun
         if self.fixed is None and steps:
             wanted = int(steps * self._seconds / max(seconds, 1e-9))
-            self._steps = max(1, min(wanted, 8 * self._steps))
+            self._steps = 1 if one_by_one else max(1, min(wanted, 8 * self._steps))

@@ -382,7 +382,8 @@ def _take_steps(
             waits = not cursor.batches.in_memory
             with call.turns.lent(to="predictions") if waits else nullcontext():
                 done, results = cursor.take(take, decision.steps)
-        pace.end(done)
+        # Python code in the step may have set the stop flag, which counts after this step.
+        pace.end(done, one_by_one=execution.calls_python)
         if done:
             logs = as_numbers(results[-1])
             hooks.took(done, logs)

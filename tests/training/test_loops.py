@@ -747,3 +747,38 @@ def test_python_code_of_an_eager_step_stops_training_after_that_step(tiny: Any) 
         return model.count
 
     assert steps_of(lambda model: kfit.Trainer(model, "one_device")) == steps_of(lambda m: m)
+
+
+@pytest.mark.parametrize("mode", ["train", "test"])
+def test_python_code_in_a_graph_stops_after_its_step(tiny: Any, mode: str) -> None:
+    class Stops(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense, self.count = keras.layers.Dense(3), 0
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def count_step(self) -> None:
+            self.count += 1
+            if self.count >= 5:
+                self.stop_training = self.stop_evaluating = True
+
+        def train_step(self, data: Any) -> Any:
+            tf.py_function(self.count_step, [], [])
+            return super().train_step(data)
+
+        def test_step(self, data: Any) -> Any:
+            tf.py_function(self.count_step, [], [])
+            return super().test_step(data)
+
+    def steps_of(trainer_of: Any) -> int:
+        model = Stops()
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss)
+        trainer = trainer_of(model)
+        call = trainer.fit if mode == "train" else trainer.evaluate
+        call(*tiny.data(80), batch_size=4, verbose=0)
+        return model.count
+
+    assert steps_of(lambda model: kfit.Trainer(model, "one_device")) == steps_of(lambda m: m) == 5
