@@ -31,7 +31,7 @@ from kfit.internals.optimizers import step_count
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.execution import ExecutionResult
 from kfit.steps.metrics import combine, flat_logs
-from kfit.steps.returned import as_tensors
+from kfit.steps.replica_parts import as_tensors
 
 _RECOVERY = 120.0
 """Seconds that k steps may last without being taken for a hang: a worker may be restarting."""

@@ -40,6 +40,7 @@ from kfit.inputs import BatchLayout
 from kfit.inputs.order import rows_fed, rows_of_replica
 from kfit.steps.fixed_sizes import has_fixed_size, naming_none
 from kfit.steps.own_memory import in_own_memory
+from kfit.steps.predicted import of_predictions
 from kfit.steps.replica_step import (
     ModelStep,
     compiled,
@@ -48,7 +49,7 @@ from kfit.steps.replica_step import (
     take,
     unpacked,
 )
-from kfit.steps.returned import Returned, noted_results, of_batch, of_predictions
+from kfit.steps.returned import Returned, noted_results, of_batch
 from kfit.steps.static_shapes import make_static_step
 
 Tensor = Any
@@ -88,7 +89,7 @@ def make_step(
         this task's part of a global batch, and `layout` (a `BatchLayout`) describes the batch. The
         function returns what the model's step returned, as per-replica values. On several replicas
         each of these is only the replica's part of what is to be logged or returned (see
-        `kfit.steps.returned`).
+        `kfit.steps.replica_parts`).
 
     Raises:
         ValueError: If the strategy needs static shapes, and the model is to run eagerly.

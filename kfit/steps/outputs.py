@@ -15,7 +15,8 @@ from kfit.distribute.strategy import Strategy
 from kfit.internals.graphs import of_unknown_shape
 from kfit.steps.metrics import combine, flat_logs, read_metrics, read_results
 from kfit.steps.prediction import joined_rows
-from kfit.steps.returned import Returned, as_tensors, is_composite, of_one_shape
+from kfit.steps.replica_parts import as_tensors, is_composite, of_one_shape
+from kfit.steps.returned import Returned
 
 
 class Outputs:

@@ -17,7 +17,9 @@ from kfit.inputs import BatchLayout, Segment
 from kfit.inputs.order import rows_of_replica
 from kfit.internals.models import runs_eagerly
 from kfit.steps.dynamic_shapes import make_step
-from kfit.steps.returned import Returned, as_they_are, named_predictions, of_one_shape
+from kfit.steps.predicted import as_they_are, named_predictions
+from kfit.steps.replica_parts import of_one_shape
+from kfit.steps.returned import Returned
 from kfit.steps.static_shapes import has_static_shapes, static_size
 from kfit.steps.tracing import GraphsBySize, of_any_size, opened
 

@@ -46,6 +46,8 @@ from kfit.heartbeat.tracebacks import place_of, warned_at
 from kfit.inputs import BatchLayout, Segment
 from kfit.inputs.order import rows_of_replica
 from kfit.steps.metrics import flat_logs
+from kfit.steps.predicted import of_predictions
+from kfit.steps.replica_parts import as_tensors
 from kfit.steps.replica_step import (
     ModelStep,
     by_itself,
@@ -56,7 +58,7 @@ from kfit.steps.replica_step import (
     take,
     unpacked,
 )
-from kfit.steps.returned import Returned, as_tensors, noted_results, of_batch, of_predictions
+from kfit.steps.returned import Returned, noted_results, of_batch
 
 Tensor = Any
 
