@@ -40,7 +40,9 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
     """
     if not replica.can_be_read:
         return frozenset({"unknown"})
-    return Reading(replica).of(value)
+    kinds = Reading(replica).of(value)
+    is_shape = kinds == COUNT and value.op.type == "Shape" and value.shape != (1,)
+    return frozenset({"other"}) if is_shape else kinds
 
 
 def has_one_example(value: Any, replica: Replica) -> bool:

@@ -43,6 +43,10 @@ _HOMOGENEOUS = {*_LINEAR, "Abs", "LeakyRelu", "Relu", "Select", "SelectV2"}
 _COPYING = {"BroadcastTo": 0, "Fill": 1, "GatherV2": 0, "Tile": 0}
 """Operations that repeat or pick values, and the index of the input that holds these."""
 _TINY = 1e-6
+_COUNTED: Kinds = frozenset({"count", "sum"})
+_JOINING = {"AddV2", "Add", "AddN", "Sub", "Pack", "ConcatV2"}
+"""Operations that put several tensors together, each of which may be of another kind."""
+_MOST_ELEMENTS = 1000
 _MOST_ROUNDS = 4
 """How often the body of a loop is read until the kinds of its results stay the same."""
 _ONES = {"Fill", "OnesLike"}
@@ -61,9 +65,16 @@ class Reading:
         replica: The replica that is being traced.
         inside: The graph of a loop or a branch, if its tensors are to be read.
         given: The kinds of the inputs of this graph.
+        zeros: The places of those inputs that are zero, such as a total before a loop.
     """
 
-    def __init__(self, replica: Replica, inside: Any = None, given: Sequence[Kinds] = ()) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        inside: Any = None,
+        given: Sequence[Kinds] = (),
+        zeros: Sequence[int] = (),
+    ) -> None:
         self._replica = replica
         self._origins = replica.origins
         self._inside = inside
@@ -71,6 +82,7 @@ class Reading:
         self._known: dict[int, Kinds] = {
             id(tensor): kinds for tensor, kinds in zip(inputs, given, strict=False)
         }
+        self._zeros = {id(inputs[place]) for place in zeros}
         self._powers: dict[int, int | None] = {}
         self._results: dict[str, list[Kinds]] = {}
 
@@ -139,7 +151,7 @@ class Reading:
         if not graphs or any(map(may_choose, operations)):
             return others
         if op.type in CALLS:
-            return self._results_inside(graphs[0], [self.of(each) for each in op.inputs])
+            return self._results_inside(graphs[0], list(op.inputs))
         if self.of_decision(op):
             return others  # the examples decide which branch runs, or how often the loop goes round
         if op.type in LOOPS:
@@ -147,9 +159,19 @@ class Reading:
         case = tf.get_static_value(op.inputs[0])
         if case is not None and len(graphs) == 2:
             graphs = graphs[:1] if case else graphs[1:]
-        given = [self.of(each) for each in op.inputs[1:]]
-        of_each = [self._results_inside(graph, given) for graph in graphs]
-        return [NONE.union(*kinds) for kinds in zip(*of_each, strict=True)]
+        of_each = [self._results_inside(graph, op.inputs[1:]) for graph in graphs]
+        results = zip(*(graph.outputs for graph in graphs), strict=True)
+        return [
+            self._of_either(kinds, cases)
+            for kinds, cases in zip(zip(*of_each, strict=True), results, strict=True)
+        ]
+
+    def _of_either(self, kinds: Sequence[Kinds], cases: Sequence[Tensor]) -> Kinds:
+        """Returns the kinds of a result of branches, from those of each branch."""
+        found = NONE.union(*kinds)
+        are_equal = [each for each, of in zip(cases, kinds, strict=True) if not of]
+        is_mixed = found & _COUNTED and not all(map(self._is_nothing, are_equal))
+        return frozenset({"other"}) if is_mixed else found
 
     def of_decision(self, op: tf.Operation) -> Kinds:
         """Returns the kinds of what decides which branch runs, or how often a loop goes round.
@@ -164,21 +186,32 @@ class Reading:
         if not (graphs := enter(op)):
             return frozenset({"unknown"})
         body, condition = graphs
-        return NONE.union(*self._results_inside(condition, self._rounds(op, body)[0]))
+        return NONE.union(*self._results_inside(condition, op.inputs, self._rounds(op, body)[0]))
 
     def _rounds(self, op: tf.Operation, body: Any) -> tuple[list[Kinds], list[Kinds]]:
         """Returns the kinds of the values that all rounds of a loop begin with, and end with."""
         given = [self.of(each) for each in op.inputs]
         for _ in range(_MOST_ROUNDS):
-            results = self._results_inside(body, given)
+            results = self._results_inside(body, op.inputs, given)
             after = [before | kinds for before, kinds in zip(given, results, strict=False)]
             if after == given:
                 return given, results
             given = after
         return given, [frozenset({"other"})] * len(given)
 
-    def _results_inside(self, graph: Any, given: Sequence[Kinds]) -> list[Kinds]:
-        reading = Reading(self._replica, graph, given)
+    def _results_inside(
+        self, graph: Any, inputs: Sequence[Tensor], given: Sequence[Kinds] | None = None
+    ) -> list[Kinds]:
+        """Returns the kinds of the results of a graph.
+
+        Args:
+            graph: The graph of a loop, a branch or a function.
+            inputs: What is passed to it; to a loop before the first round.
+            given: The kinds of the inputs in any round; None if they are those of `inputs`.
+        """
+        kinds = [self.of(each) for each in inputs] if given is None else given
+        zeros = [i for i, each in enumerate(inputs) if not kinds[i] and self._is_nothing(each)]
+        reading = Reading(self._replica, graph, kinds, zeros)
         return [reading.of(each) for each in graph.outputs]
 
     def _of_operation(self, op: tf.Operation) -> Kinds:
@@ -193,7 +226,7 @@ class Reading:
             return frozenset({"other"}) if self.of(inputs[0]) else NONE
         if kind in _LINEAR:
             found = NONE.union(*(self.of(each) for each in inputs))
-            return frozenset({"other"}) if found & {"count", "sum"} and self._shifts(op) else found
+            return frozenset({"other"}) if found & _COUNTED and self._shifts(op) else found
         if kind in _COPYING:
             data = inputs.pop(_COPYING[kind])
             if not any(self.of(each) for each in inputs):
@@ -264,14 +297,31 @@ class Reading:
         return any(each.op.type in _ADD_UP and not each.shape.is_fully_defined() for each in found)
 
     def _shifts(self, op: tf.Operation) -> bool:
-        """Returns whether an operation adds a constant to a sum over the examples or their number.
+        """Returns whether an operation puts what is equal on all replicas beside a sum or a number.
 
-        An example is `n - 1`. A tiny constant, which keeps a divisor from being 0, does not count.
+        Examples are `n - 1` with the number n of examples, and `tf.stack([total, 1.0])`. The result
+        is no sum over the examples: all replicas together would count the constant several times.
         """
-        if op.type not in ("AddV2", "Add", "AddN", "Sub"):
+        if op.type not in _JOINING:
             return False
-        constants = [tf.get_static_value(each) for each in op.inputs if not self.of(each)]
-        return any(each is None or abs(each).max() > _TINY for each in constants)
+        parts = op.inputs[:-1] if op.type == "ConcatV2" else op.inputs
+        return not all(self.of(each) or self._is_nothing(each) for each in parts)
+
+    def _is_nothing(self, tensor: Tensor) -> bool:
+        """Returns whether a tensor is zero, or a tiny constant, which keeps a divisor from being 0.
+
+        A large tensor is looked at only if one operation makes it of zeros.
+        """
+        if id(tensor) in self._zeros or tensor.op.type == "ZerosLike":
+            return True
+        if tensor.op.type == "Fill":
+            return self._is_nothing(tensor.op.inputs[1])
+        is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
+        if not is_number or (tensor.shape.num_elements() or 0) > _MOST_ELEMENTS:
+            return False
+        outer = captured(tensor) if tensor.op.type == "Placeholder" else None
+        value = tf.get_static_value(tensor if outer is None else outer)
+        return value is not None and (not value.size or bool(abs(value).max() <= _TINY))
 
     def power(self, tensor: Tensor) -> int | None:
         """Finds out whether a tensor's rows contain the number of examples as a factor.

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from kfit.distribute.owned import owned_metrics
 from kfit.distribute.variable_values import is_per_replica
-from kfit.exactness.batch_kinds import Addend, addends_of, kinds_of
+from kfit.exactness.batch_kinds import addends_of, kinds_of
 from kfit.exactness.collectives import is_first_with_examples
 from kfit.exactness.kind_reading import Reading
 from kfit.exactness.origins import captured
@@ -212,10 +212,12 @@ def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
     Returns:
         The value to add; None if `value` is none of these, such as the root of a mean.
     """
-    if value.shape.rank == 0 and value.dtype.is_floating:
-        addends = addends_of(value, replica)
-    else:
-        addends = [Addend(value, 1.0, kinds_of(value, replica))]
+    if value.op.type == "Pack" and "other" in kinds_of(value, replica):
+        items = [_of_whole_batch(each, replica) for each in value.op.inputs]
+        if any(item is None for item in items):
+            return None
+        return tf.stack(items, value.op.get_attr("axis"))
+    addends = addends_of(value, replica)
     if all(each.kinds and each.kinds <= _ADDED_AS_IT_IS for each in addends):
         return value
     if not all(
@@ -229,7 +231,7 @@ def _of_whole_batch(value: Tensor, replica: Replica) -> Tensor | None:
         if not each.kinds or each.kinds == {"inverse"}:
             part = tf.where(is_first_with_examples(replica), part, tf.zeros_like(part))
         parts.append(replica.weigh(part) if each.kinds & {"mean", "inverse"} else part)
-    return parts[0] if len(parts) == 1 else tf.add_n(parts)
+    return sum(parts)  # perhaps broadcast
 
 
 def _outermost(tensor: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def read_metrics(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
 
 
 def read_results(metrics: Sequence[keras.Metric], strategy: Strategy) -> dict[str, Any]:
-    """Returns the results of some metrics, as `read_metrics` those of all.
+    """Returns the results of some metrics, by their keys (`key_of_result`).
 
     A `get_metrics_result` of the model's own is not called: a step that returns the result of a
     metric means this one, and no graph may be able to hold what the method computes.
@@ -48,10 +48,16 @@ def read_results(metrics: Sequence[keras.Metric], strategy: Strategy) -> dict[st
         found: dict[str, Any] = {}
         for metric in metrics:
             result = metric.result()
-            found.update(result if isinstance(result, dict) else {metric.name: result})
+            named = result if isinstance(result, dict) else {metric.name: result}
+            found.update({key_of_result(metric, name): each for name, each in named.items()})
         return found
 
     return _read(metrics, results, strategy)
+
+
+def key_of_result(metric: keras.Metric, name: str) -> str:
+    """Returns a key of a metric's result: several metrics of a program may have the same name."""
+    return f"{id(metric)}/{name}"
 
 
 def _read(
@@ -176,8 +182,8 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
     Args:
         outputs: What `train_step` or `test_step` returned, or None if only the metrics are needed.
             An empty tuple among its values stands for None.
-        metrics: The results of the metrics by name, as `read_metrics` returns them.
-        results: Maps the name of each output that is the result of a metric to the name of that
+        metrics: The results of the metrics, as `read_metrics` or `read_results` returns them.
+        results: Maps the name of each output that is the result of a metric to the key of that
             result in `metrics`. The name of an output that is only computed from results is mapped
             to "". Empty on one replica.
     """

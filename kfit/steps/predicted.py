@@ -20,7 +20,7 @@ from kfit.exactness.own_code import warn_if_unread
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.variables import tf_variable
-from kfit.steps.replica_parts import as_tensors, part_of, rows_of, slice_of_rows
+from kfit.steps.replica_parts import as_tensors, part_of, rows_of, slice_of_rows, warn_of_other_rows
 from kfit.steps.returned import Returned
 
 Tensor = Any
@@ -69,10 +69,12 @@ def _of_prediction(
             returned.sums.add(name)
             _warn_if_unread(value, replica, model)
         return part_of("A scalar that `predict_step` returns", value, replica, is_result=False)
+    described = "A prediction"
     if not isinstance(value, tf.Tensor) or _has_usual_rows(value, replica):
+        if isinstance(value, tf.Tensor) and not replica.origins.have_inner_values:
+            warn_of_other_rows(value, replica, described)
         returned.rows[name] = as_they_are
         return replica.own_rows(value)
-    described = "A prediction"
     if replica.can_be_read and (found := rows_of(value, replica, described)) is not None:
         rows, returned.rows[name] = found
         return rows

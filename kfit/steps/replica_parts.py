@@ -32,6 +32,7 @@ from kfit.exactness.batch_kinds import (
 from kfit.exactness.chosen_rows import cuts_rows
 from kfit.exactness.placed_axes import parts_of_slice
 from kfit.exactness.replica_context import Replica
+from kfit.exactness.rows_axis import rows_axis
 from kfit.exactness.scalar_estimates import estimate_of, warn_if_combined
 from kfit.heartbeat.tracebacks import warn_user
 
@@ -82,12 +83,12 @@ def rows_of(
     sliced = slice_of_rows(value, replica)
     if sliced is not None:
         source, used, cut = sliced
-        _warn_of_rows(source, replica, described)
+        warn_of_other_rows(source, replica, described)
         return replica.own_rows(source)[:used], cut
     axis = axis_of_rows(value, replica)
     if axis is None:
         return None
-    _warn_of_rows(value, replica, described)
+    warn_of_other_rows(value, replica, described)
     return replica.own_rows(_moved(value, axis, 0)), lambda rows: _moved(rows, 0, axis)
 
 
@@ -126,21 +127,35 @@ def slice_of_rows(
     )
 
 
-def _warn_of_rows(rows: Tensor, replica: Replica, described: str) -> None:
+def warn_of_other_rows(rows: Tensor, replica: Replica, described: str) -> None:
     """Warns if the row of an example depends on the replica's other examples or their number.
 
-    It warns as well if there are rows beside those of the examples, or some were left out by their
-    place.
+    It warns as well if there are rows beside those of the examples, if some were left out by their
+    place, and if there are several batches, one after the other.
     """
     warn_if_combined(rows, replica, described, are_weighted=True)
-    if has_other_rows(rows, replica, by_value=False) or power_of_number(rows, replica) != 0:
+    has_others = has_other_rows(rows, replica, by_value=False) or _are_several_batches(rows)
+    if has_others or power_of_number(rows, replica) != 0:
         warn_user(
             f"{described} has a row for each example, but the rows depend on the number of "
             "examples, or are others than those of the examples. Each replica computes them from "
-            "its own examples, and what is logged are the rows of all replicas. So they depend on "
-            "how many replicas there are. Take the examples of all replicas, by "
-            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`."
+            "its own examples, and what you get are the rows of all replicas, one replica after "
+            "the other. So they depend on how many replicas there are. Take the examples of all "
+            "replicas, by `tf.distribute.get_replica_context().all_gather(values, axis=0)`."
         )
+
+
+def _are_several_batches(rows: Tensor) -> bool:
+    """Returns whether rows are those of several batches of the same examples, put together."""
+    op = rows.op
+    while op.type in ("Identity", "Cast", "StopGradient"):
+        op = op.inputs[0].op
+    if op.type == "Tile":
+        times = tf.get_static_value(op.inputs[1])
+        return rows_axis(op.inputs[0]) == 0 and times is not None and bool(times[0] > 1)
+    if op.type != "ConcatV2" or tf.get_static_value(op.inputs[-1]) != 0:
+        return False
+    return sum(rows_axis(part) == 0 for part in op.inputs[:-1]) > 1
 
 
 def _moved(tensor: Tensor, axis: int, to: int) -> Tensor:

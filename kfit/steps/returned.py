@@ -16,12 +16,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.distribute.owned import owned_metrics
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.internals import patch_points as points
 from kfit.internals.patching import patched
 from kfit.internals.variables import tf_variable
-from kfit.steps.metrics import flat_logs
+from kfit.steps.metrics import flat_logs, key_of_result
 from kfit.steps.replica_parts import as_tensors, part_of, rows_of
 
 Tensor = Any
@@ -38,8 +39,9 @@ class Returned:
     first replica.
 
     Attributes:
-        results: Maps the name of each value that is a metric's result to the name of that result.
-            The name of a value that is computed from nothing but metrics' results is mapped to "".
+        results: Maps the name of each value that is a metric's result to the key of that result
+            (`key_of_result`). The name of a value that is computed from metrics' results is mapped
+            to "".
         metrics: The metrics of these results, by their ids.
         sums: The names of the values of which each replica returns an addend.
         rows: For the name of each value of which each replica returns rows, a function that makes
@@ -64,15 +66,21 @@ class Returned:
 
 @contextmanager
 def noted_results(model: keras.Model) -> Iterator[None]:
-    """Context in which each result that a metric of `model` returns is recorded.
+    """Context in which each result is recorded that a metric of a model returns.
+
+    The metrics may also be in objects of the program that the model holds.
 
     Each replica records its results, with their names, in `Replica.results`. So `of_batch` can
     later tell which of the values that a step returns are results of metrics.
     """
     with ExitStack() as stack:
-        for metric in {id(metric): metric for metric in model.metrics}.values():
+        for metric in _metrics_of(model):
             stack.enter_context(patched(points.RESULT_OF_METRIC, _noted(metric), of=metric))
         yield
+
+
+def _metrics_of(model: keras.Model) -> list[keras.Metric]:
+    return list({id(each): each for each in [*owned_metrics(model), *model.metrics]}.values())
 
 
 def _noted(metric: keras.Metric) -> Callable[[Any], Any]:
@@ -126,7 +134,8 @@ def _of_value(
         return value
     result = _result_of(name, value, replica)
     if result is not None:
-        returned.results[name], metric = result
+        of_result, metric = result
+        returned.results[name] = key_of_result(metric, of_result)
         returned.metrics[id(metric)] = metric
     elif _is_of_metrics(name, value, replica, model):
         returned.results[name] = ""
@@ -158,11 +167,11 @@ def _is_of_metrics(name: str, value: Any, replica: Replica, model: keras.Model) 
     """
     step = current_step()
     assert step is not None
-    own = [v for m in model.metrics for v in m.variables if is_per_replica(v)]
+    own = [v for m in _metrics_of(model) for v in m.variables if is_per_replica(v)]
     if tf.executing_eagerly() or step.strategy.static_shapes:
         # Without a graph to read, the value is taken to be computed from the metric of this name,
         # if the step has updated that metric.
-        of_name = [v for m in model.metrics if m.name == name for v in m.variables]
+        of_name = [v for m in _metrics_of(model) if m.name == name for v in m.variables]
         return any(id(v) in replica.assigned for v in of_name)
     handles = [copy.handle for v in own for copy in step.strategy.local_results(tf_variable(v))]
     return replica.origins.reads(value, handles)

@@ -122,6 +122,12 @@ WARNED: dict[str, Function] = {
     "some_of_a_branch": lambda y, p: tf.cond(
         tf.constant(True), lambda: tf.reduce_mean(p[:2]), lambda: 0.0
     ),
+    "sums_and_a_constant": lambda y, p: loop(
+        4, lambda i, value: value + tf.reduce_sum(p, 0)[i], 5.0
+    ),
+    "sum_or_a_constant": lambda y, p: tf.cond(
+        tf.equal(tf.shape(p)[1], 4), lambda: tf.reduce_sum(p), lambda: 3.0
+    ),
     "product_of_means": lambda y, p: loop(4, lambda i, value: value * tf.reduce_mean(p[:, i]), 1.0),
 }
 

@@ -116,7 +116,17 @@ def counted(value: Any, p: Any) -> None:
     value.assign_add(tf.cast(tf.math.bincount(places, minlength=2, maxlength=2), "float32"))
 
 
-@pytest.mark.parametrize("update", [by_sign, mean_at_one_place, counted])
+def total_and_batches(value: Any, p: Any) -> None:
+    value.assign_add(tf.stack([tf.reduce_sum(p), 1.0]))
+
+
+def sums_and_one(value: Any, p: Any) -> None:
+    value.assign_add(tf.reduce_sum(tf.concat([p, p**2], 1), 0) + 1.0)
+
+
+@pytest.mark.parametrize(
+    "update", [by_sign, mean_at_one_place, counted, total_and_batches, sums_and_one]
+)
 def test_what_is_scattered_is_added_up(tiny: Any, update: Update) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")

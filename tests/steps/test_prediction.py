@@ -258,8 +258,25 @@ def test_predictions_that_are_not_of_examples_are_told(
 ) -> None:
     trainer = kfit.Trainer(Computes(lambda p, table: compute(p)), tiny.strategy(2))
     trainer.predict(tiny.data(8)[0], batch_size=4, verbose=0)
-    told = [each for each in recwarn if "no row for each example" in str(each.message)]
+    told = [each for each in recwarn if "A prediction" in str(each.message)]
     assert bool(told) == is_told
+
+
+@pytest.mark.parametrize(
+    ("compute", "message"),
+    [
+        (lambda p: p - tf.reduce_mean(p, 0), "A prediction combines the examples"),
+        (lambda p: p[::-1], "A prediction combines the examples"),
+        (lambda p: tf.concat([p, -p], 0), "A prediction has a row for each example, but"),
+        (lambda p: tf.tile(p, [2, 1]), "A prediction has a row for each example, but"),
+    ],
+)
+def test_predictions_of_rows_that_depend_on_others_are_told(
+    tiny: Any, compute: Any, message: str
+) -> None:
+    trainer = kfit.Trainer(Computes(lambda p, table: compute(p)), tiny.strategy(2))
+    with pytest.warns(UserWarning, match=message):
+        trainer.predict(tiny.data(8)[0], batch_size=4, verbose=0)
 
 
 def test_without_a_graph_predictions_of_another_size_are_told(tiny: Any) -> None:
