@@ -134,8 +134,13 @@ def warn_of_other_rows(rows: Tensor, replica: Replica, described: str) -> None:
     place, and if there are several batches, one after the other.
     """
     warn_if_combined(rows, replica, described, are_weighted=True)
-    has_others = has_other_rows(rows, replica, by_value=False) or _are_several_batches(rows)
-    if has_others or power_of_number(rows, replica) != 0:
+    is_graph = replica.can_be_read and isinstance(rows, tf.Tensor)
+    are_several = is_graph and _are_several_batches(rows)
+    if (
+        are_several
+        or has_other_rows(rows, replica, by_value=False)
+        or power_of_number(rows, replica) != 0
+    ):
         warn_user(
             f"{described} has a row for each example, but the rows depend on the number of "
             "examples, or are others than those of the examples. Each replica computes them from "
