@@ -210,10 +210,14 @@ def _is_empty(value: Any) -> bool:
 def as_numbers(logs: Mapping[str, Any]) -> dict[str, Any]:
     """Converts logs for callbacks: scalars become Python floats, other tensors become arrays.
 
-    Ragged and sparse tensors stay as they are, and strings become bytes.
-    The result is sorted by name, as in Keras.
+    Ragged and sparse tensors stay as they are, and strings become bytes. As in Keras, the result is
+    sorted by name, and a nested dict, such as the result of a metric, is replaced by its entries.
     """
-    return {name: _as_number(value) for name, value in sorted(logs.items())}
+    numbers: dict[str, Any] = {}
+    for name, value in sorted(logs.items()):
+        is_nested = isinstance(value, Mapping)
+        numbers.update(as_numbers(value) if is_nested else {name: _as_number(value)})
+    return numbers
 
 
 def _as_number(value: Any) -> Any:

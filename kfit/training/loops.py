@@ -423,8 +423,10 @@ def _take_steps(
     # with other names than the metrics', these values are the logs, as in Keras. The metrics are
     # read by the same graph even if training has resumed where no step was left, so that the logs
     # do not depend on an interruption.
-    metrics = as_numbers(call.graphs.read_metrics())
-    own = call.graphs.returns_nested("train_step" if hooks.mode == "train" else "test_step")
+    read = call.graphs.read_metrics()
+    metrics, is_nested = as_numbers(read), any(isinstance(value, dict) for value in read.values())
+    method = "train_step" if hooks.mode == "train" else "test_step"
+    own = call.graphs.returns_nested(method) or (is_nested and not call.graphs.has_default(method))
     return metrics if set(metrics) == set(logs) and not own else logs
 
 

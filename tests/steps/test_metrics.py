@@ -25,6 +25,50 @@ def test_logs_are_floats_in_the_order_of_their_names() -> None:
     assert logs["by_class"].shape == (2,)
 
 
+class Halves(keras.metrics.Mean):
+    """A metric whose result is a dict."""
+
+    def __init__(self) -> None:
+        super().__init__(name="halves")
+
+    def update_state(self, y: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        super().update_state(y_pred, sample_weight)
+
+    def result(self) -> dict[str, Any]:  # type: ignore[override]
+        mean = super().result()
+        return {"upper": mean * 2, "half": mean / 2}
+
+
+@pytest.mark.parametrize("strategy", ["one_device", kfit.distribute.Mirrored(["CPU:0", "CPU:1"])])
+def test_a_result_that_is_a_dict_is_logged_as_by_keras(strategy: Any) -> None:
+    """The entries stand among the logs, those of the validation with "val_"."""
+
+    def everything(keras_alone: bool) -> list[Any]:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        trainer = model if keras_alone else kfit.Trainer(model, strategy)
+        trainer.compile("sgd", "mse", metrics=[Halves()])
+        x, y = np.arange(27.0).reshape(9, 3) / 27, np.ones((9, 1))
+        data = (x[:5], y[:5])
+        options: dict[str, Any] = {"batch_size": 6, "verbose": 0}
+        history = trainer.fit(x, y, shuffle=False, validation_data=data, **options)
+        return [
+            history.history,
+            trainer.evaluate(x, y, **options),
+            trainer.evaluate(x, y, return_dict=True, **options),
+            trainer.train_on_batch(x, y),
+            trainer.train_on_batch(x, y, return_dict=True),
+            trainer.test_on_batch(x, y),
+            trainer.test_on_batch(x, y, return_dict=True),
+        ]
+
+    for ours, theirs in zip(everything(False), everything(True), strict=True):
+        if isinstance(theirs, dict):
+            assert set(ours) == set(theirs)
+            ours, theirs = [[each[name] for name in theirs] for each in (ours, theirs)]
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 @pytest.mark.parametrize("outputs", [None, [1.0]])
 def test_metrics_are_the_logs_where_a_step_returns_no_dict(outputs: object) -> None:
     assert combine(outputs, {"loss": 1.0, "mae": 2.0}, {}) == {"loss": 1.0, "mae": 2.0}
