@@ -398,7 +398,8 @@ class Placement:
         """Moves the model's variables to the strategy's devices.
 
         At the start of the context `placed`, all tasks get the chief's values. All tasks
-        (processes) must call this method.
+        (processes) must call this method. It does nothing if ordinary variables are used as they
+        are: whoever refers to the `tf.Variable` inside must find the trained value there.
 
         Args:
             owned: The variables and optimizers of the model.
@@ -407,6 +408,8 @@ class Placement:
         Raises:
             ValueError: On all tasks, if they have models of different shapes.
         """
+        if not self._strategy.places_variables:
+            return
         variables = owned.variables
         known = {id(variable) for variable in variables}
         self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}

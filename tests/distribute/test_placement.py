@@ -178,6 +178,44 @@ def test_what_a_hook_compiles_can_be_used_in_the_hook(tiny: Any, replicas: int) 
         np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
+def _compile(model: keras.Model) -> None:
+    model.compile(keras.optimizers.Adam(0.01), model.loss)
+
+
+def _replace_optimizer(model: keras.Model) -> None:
+    model.optimizer = keras.optimizers.Adam(0.01)
+
+
+def _trace_anew(model: keras.Model) -> None:
+    model.make_train_function(force=True)
+
+
+def _run_eagerly(model: keras.Model) -> None:
+    model.run_eagerly = True
+
+
+@pytest.mark.parametrize("change", [_compile, _replace_optimizer, _run_eagerly])
+def test_a_hook_replaces_no_variable_on_one_device(
+    tiny: Any, change: Callable[[keras.Model], None]
+) -> None:
+    """Functions that the program has traced, and its other optimizers, refer to the variables."""
+    model = tiny.model()
+    first = model.optimizer
+    first.build(model.trainable_variables)
+    before = {id(v): (v, v.value) for v in [*model.variables, *first.variables]}
+
+    class Changes(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                change(model)
+                _trace_anew(model)
+
+    x, y = tiny.data()
+    kfit.Trainer(model, "one_device").fit(x, y, epochs=2, callbacks=[Changes()], **FIXED)
+    assert all(variable.value is value for variable, value in before.values())
+    first.apply([np.ones(v.shape, "float32") for v in model.trainable_variables])
+
+
 def test_what_is_compiled_between_predictions_can_be_trained(tiny: Any) -> None:
     x, y = tiny.data(16)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
