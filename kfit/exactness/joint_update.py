@@ -24,6 +24,7 @@ from kfit.internals.optimizers import (
     is_overwritten,
     overwrite_variables,
     overwrite_with_average,
+    require_known,
     step_count,
     trainable_variables,
     update_average,
@@ -85,6 +86,7 @@ def apply_together(
     """
     step = current_step()
     assert step is not None
+    require_known(optimizer, variables)
     grads, variables = without_empty_gradients(optimizer, grads, variables)
     grads, variables = overwrite_variables(optimizer, grads, variables)
     if optimizer.loss_scale_factor is not None:

@@ -115,6 +115,8 @@ def apply(original: Callable[..., None]) -> Callable[..., None]:
         if replica.postponed is not None:
             return _postpone(self, grads, trainable_variables, replica.postponed)
         _check_not_in_branch(replica)
+        if _lacks_variables(self, grads, trainable_variables):
+            return original(self, grads, None)  # raises Keras' error
         variables = _prepare(self, trainable_variables)
         waits = not replica.reduced and accumulates_apart(self)
         with reduced(self, grads, variables, replica, waits=waits) as sums:
@@ -146,6 +148,8 @@ def apply_scaled(original: Callable[..., None]) -> Callable[..., None]:
         if replica.postponed is not None:
             return _postpone(self, grads, trainable_variables, replica.postponed)
         _check_not_in_branch(replica)
+        if _lacks_variables(self, grads, trainable_variables):
+            return self.inner_optimizer.apply(grads)  # raises Keras' error
         variables = _prepare(self, trainable_variables)
         with reduced(self, grads, variables, replica) as sums:
             step = current_step()
@@ -254,6 +258,21 @@ def _postpone(
             "it with `jit_compile=False`."
         )
     updates.append(Update(optimizer, list(grads), None if variables is None else list(variables)))
+
+
+def _lacks_variables(optimizer: Optimizer, grads: Sequence[Tensor], variables: Any) -> bool:
+    """Returns whether `apply` is called without variables, and the optimizer has none that fit.
+
+    Keras raises an error then.
+
+    Args:
+        optimizer: The optimizer.
+        grads: The gradients that were passed to `apply`.
+        variables: The variables that were passed to `apply`, or None.
+    """
+    if variables is not None:
+        return False
+    return not optimizer.built or len(grads) != len(trainable_variables(optimizer))
 
 
 def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:

@@ -56,6 +56,12 @@ def step_count(optimizer: Optimizer) -> keras.Variable:
     return optimizer._iterations
 
 
+@uses("keras.optimizers.Optimizer._check_variables_are_known", because=_WHOLE)
+def require_known(optimizer: Optimizer, variables: Sequence[Any]) -> None:
+    """Raises Keras' ValueError if an optimizer was not built for one of the variables."""
+    optimizer._check_variables_are_known(variables)
+
+
 @uses("keras.optimizers.Optimizer._filter_empty_gradients", because=_WHOLE)
 def without_empty_gradients(
     optimizer: Optimizer, grads: Sequence[Any], variables: Sequence[Any]

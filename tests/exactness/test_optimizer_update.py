@@ -43,6 +43,52 @@ class EverySecondStep(keras.Sequential):
         return {"loss": loss}
 
 
+class AppliesOwnWay(keras.Sequential):
+    """Calls the optimizer in the way that is set."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean((self(x) - y) ** 2)
+        variables = self.trainable_variables
+        grads = tape.gradient(loss, variables)
+        if self.way == "unknown":
+            self.optimizer.apply(grads, variables)
+        elif self.way == "fewer":
+            self.optimizer.apply(grads[:2])
+        else:
+            self.optimizer.apply(grads)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("kind", ["plain", "average", "window", "loss scale"])
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("unknown", "Unknown variable: <Variable path="),
+        ("fewer", "Received a list of 2 gradients, but the optimizer is tracking 4"),
+        ("unbuilt", "the optimizer must already be built on a list of variables"),
+    ],
+)
+def test_what_keras_refuses_to_update_is_refused_in_its_words(
+    tiny: Any, way: str, told: str, kind: str
+) -> None:
+    options = {
+        "average": {"use_ema": True, "ema_overwrite_frequency": 2},
+        "window": {"gradient_accumulation_steps": 2},
+    }
+    optimizer: Any = optimizers.SGD(0.1, **options.get(kind, {}))  # type: ignore[arg-type]
+    optimizer = optimizers.LossScaleOptimizer(optimizer) if kind == "loss scale" else optimizer
+    model = AppliesOwnWay([layers.Input((4,)), layers.Dense(3), layers.Dense(2)])
+    model.way = way
+    if way != "unbuilt":
+        built_for = model.layers[0] if way == "unknown" else model
+        optimizer.build(built_for.trainable_variables)
+    model.compile(optimizer)
+    with pytest.raises(ValueError, match=told):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*regression(8), verbose=0)
+
+
 def test_an_optimizer_in_a_branch_is_refused_with_a_way_out(tiny: Any) -> None:
     model = EverySecondStep([layers.Input((4,)), layers.Dense(2)])
     model.compile(sgd())
