@@ -25,7 +25,7 @@ from kfit.cluster.cluster import Cluster, check_trains
 from kfit.cluster.resolvers import cluster_source, current_cluster
 from kfit.distribute.dataset_sharding import in_order
 from kfit.distribute.factory import as_strategy, explain_choice, tell_choice
-from kfit.distribute.scopes import check_scope
+from kfit.distribute.scopes import check_scope, scope_of
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
 from kfit.heartbeat import Heartbeat, Phase
@@ -312,7 +312,9 @@ class Trainer:
         # Keras' own default is 1, too. So `model.steps_per_execution` does not show whether the
         # user has passed 1.
         self._single_steps = steps_per_execution == 1
-        with self._strategy.scope():
+        # Between calls a model is a plain Keras model, and so are its optimizer and its metrics.
+        is_in_scope = scope_of(self._model) is self._strategy.tf_strategy
+        with self._strategy.scope() if is_in_scope else nullcontext():
             if steps_per_execution != "auto":
                 arguments["steps_per_execution"] = steps_per_execution
             if type(self._model).compile is keras.Model.compile or optimizer != "rmsprop":

@@ -273,6 +273,23 @@ def test_compile_is_keras_compile(tiny: Any) -> None:
     assert int(trainer.model.optimizer.iterations) == 3
 
 
+def test_a_model_that_a_trainer_has_compiled_is_a_plain_one(tiny: Any) -> None:
+    """Keras can train it, and evaluate it, before the first call of the trainer."""
+
+    def program(strategy: Any) -> list[float]:
+        keras.utils.set_random_seed(1)
+        model = sequential()
+        trainer = model if strategy is None else kfit.Trainer(model, strategy)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        trainer.compile("adam", loss, metrics=["accuracy"])
+        assert tiny.is_plain(model)
+        x, y = tiny.data()
+        results = [*model.evaluate(x, y, verbose=0), *model.train_on_batch(x, y)]
+        return results + trainer.fit(x, y, shuffle=False, verbose=0).history["loss"]
+
+    np.testing.assert_allclose(program(tiny.strategy(2)), program(None), rtol=1e-4)
+
+
 def test_freezing_a_layer_between_fits(tiny: Any) -> None:
     x, y = tiny.data(50)
     model = compiled(sequential)
