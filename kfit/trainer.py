@@ -64,7 +64,7 @@ from kfit.training.fit_executor import FitExecutor
 from kfit.training.fit_state import FitState
 from kfit.training.one_batch import OneBatchMaker
 from kfit.training.order_seeds import OrderSeeds
-from kfit.training.own_methods import direct, through_model, warn_of_own_functions
+from kfit.training.own_methods import direct, through_model
 from kfit.training.progress_bar import bars_shown
 from kfit.training.ready_model import ReadyModel
 from kfit.training.restored_first import restoring_first
@@ -169,7 +169,6 @@ class Trainer:
         if choice is not None and self._strategy.is_chief:
             tell_choice(choice)
         self._model = self._made(model)
-        warn_of_own_functions(self._model)
         self._one_batch = OneBatchMaker()
         self._comparison = BatchComparison(self._strategy)
         given = None if seed is None else int(seed)  # as snapshots need it

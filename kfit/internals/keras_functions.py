@@ -79,6 +79,29 @@ def method_of_function(model: keras.Model, step: str) -> Any:
     return getattr(getattr(model, _FUNCTIONS[step], None), "method", None) or getattr(model, step)
 
 
+def own_functions(model: keras.Model) -> list[str]:
+    """Returns the attributes of a model with a function of the program's in place of Keras' own.
+
+    Such an attribute is `train_function`, to which a program has assigned a wrapper.
+
+    Args:
+        model: The model.
+    """
+    functions = {name: getattr(model, name, None) for name in _FUNCTIONS.values()}
+    return [name for name, function in functions.items() if not _is_keras_own(function)]
+
+
+def _is_keras_own(function: Any) -> bool:
+    """Returns whether Keras made a function, or kfit in its place, or there is none.
+
+    The name of the module that a function states may be copied from the function that it wraps.
+    """
+    if function is None or isinstance(function, _StandIn):
+        return True
+    made_in = getattr(getattr(function, "python_function", function), "__globals__", {})
+    return str(made_in.get("__name__")).partition(".")[0] in ("keras", "tensorflow")
+
+
 def _mark_of(function: Any) -> Any:
     if function is None or isinstance(function, _StandIn):
         return getattr(function, "mark", None)

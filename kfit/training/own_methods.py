@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 import keras
 
 from kfit.heartbeat.tracebacks import for_user, warn_user
+from kfit.internals.keras_functions import own_functions
 from kfit.internals.keras_methods import diverted, own_method
 
 _P = ParamSpec("_P")
@@ -62,15 +63,24 @@ def through_model(method: Callable[_P, _R]) -> Callable[_P, _R]:
     return called
 
 
-def warn_of_own_functions(model: keras.Model) -> None:
-    """Warns if the model overrides `make_train_function` or the like, which kfit does not call."""
+def warn_of_own_functions(model: keras.Model, told: set[str]) -> None:
+    """Warns if the model has a `make_train_function` or the like of its own: kfit does not call it.
+
+    It also warns of a function that the program has put in place of the one that Keras makes.
+
+    Args:
+        model: The model.
+        told: The names that were warned of before, to which the names of this warning are added.
+    """
     names = ("make_train_function", "make_test_function", "make_predict_function")
-    own = [f"`{name}`" for name in names if own_method(model, name) is not None]
-    if own:
+    own = [name for name in names if own_method(model, name) is not None] or own_functions(model)
+    new = [name for name in own if name not in told]
+    if new:
+        told.update(new)
         warn_user(
-            f"`model` {model.name!r} overrides {' and '.join(own)}, which kfit does not call: it "
-            "makes its own functions of the model's steps. Override `train_step`, `test_step` or "
-            "`predict_step` instead."
+            f"`model` {model.name!r} overrides {' and '.join(f'`{name}`' for name in new)}, which "
+            "kfit does not call: it makes its own functions of the model's steps. Override "
+            "`train_step`, `test_step` or `predict_step` instead."
         )
 
 

@@ -40,6 +40,7 @@ from kfit.training.call import Callbacks
 from kfit.training.chief_only import saving_nothing
 from kfit.training.numbers_only import naming_strings, require_numbers
 from kfit.training.one_batch import OneBatch
+from kfit.training.own_methods import warn_of_own_functions
 from kfit.training.turns import Purpose, Turns
 
 _STEPS: dict[Purpose, str] = {
@@ -75,6 +76,8 @@ class ReadyModel:
         self._compared: tuple[Any, ...] = ()
         self._left: dict[str, list[Any]] = {}
         self._builds_optimizer = False
+        self._own_functions: set[str] = set()
+        warn_of_own_functions(model, self._own_functions)
         self.turns = Turns()
         self.graphs = Graphs(model, strategy, self._placement, heartbeat)
 
@@ -122,6 +125,7 @@ class ReadyModel:
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self.model, callbacks)
         try:
+            warn_of_own_functions(self.model, self._own_functions)
             with (
                 self.turn(purpose),
                 self._heartbeat.call(),

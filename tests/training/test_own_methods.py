@@ -101,6 +101,7 @@ def by_install(model: Any, strategy: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
+    keras.Model.__annotations__  # noqa: B018  Python makes it when it is first asked for
     before = {name: getattr(keras.Model, name) for name in dir(keras.Model)}
     contents = keras.Model.fit.__closure__[0].cell_contents
     yield
@@ -253,6 +254,28 @@ def test_functions_that_are_not_called_are_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kfit.Trainer(keras.Sequential([keras.layers.Dense(1)]), "one_device")
+
+
+def test_functions_that_are_put_in_place_of_keras_own_are_warned_of(tiny: Any) -> None:
+    x, y = tiny.data()
+    options: dict[str, Any] = {"verbose": 0, "strategy": "one_device"}
+    model = tiny.model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.evaluate(x, y, verbose=0)
+        model.predict(x, verbose=0)
+        model.train_on_batch(x, y)
+        kfit.fit(model, x, y, **options)  # all three are there, and are of Keras
+    model.make_train_function(force=True)
+    made = model.train_function
+    model.train_function = functools.wraps(made)(lambda iterator: made(iterator))
+    with pytest.warns(UserWarning, match="overrides `train_function`, which kfit does not"):
+        kfit.fit(model, x, y, **options)
+    model = tiny.model()
+    kfit.fit(model, x, y, **options)
+    model.make_test_function = lambda force=False: None
+    with pytest.warns(UserWarning, match="overrides `make_test_function`, which kfit does not"):
+        kfit.evaluate(model, x, y, **options)
 
 
 class Prepares(Doubles):
