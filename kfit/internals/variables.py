@@ -6,6 +6,7 @@ import weakref
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from kfit.internals.private import imported, uses
@@ -72,18 +73,20 @@ def _extend(inside: Any, purpose: str, methods: dict[str, Any]) -> None:
 
 
 def take_as_number(inside: Any) -> None:
-    """Makes `float` and `int` work on a scalar variable that is on several devices.
+    """Makes `float`, `int` and NumPy's functions work on a variable that is on several devices.
 
     `float` and `int` work on a `tf.Variable` on one device, but TensorFlow's classes of distributed
     variables lack `__float__` and `__int__`, which Keras' `float(optimizer.learning_rate)` needs.
-    The class of the object is replaced by a subclass that has both methods.
+    The `__array__` of those with a value for each replica returns a tensor, which NumPy refuses.
+    The class of the object is replaced by a subclass that has these methods.
 
     Args:
         inside: The TensorFlow variable; a variable on one device is not changed.
     """
     is_distributed = isinstance(inside, tf.distribute.DistributedValues)
     if is_distributed and not hasattr(type(inside), "__float__"):
-        _extend(inside, "number", {"__float__": _as_float, "__int__": _as_int})
+        methods = {"__float__": _as_float, "__int__": _as_int, "__array__": _as_array}
+        _extend(inside, "number", methods)
 
 
 def _as_float(inside: Any) -> float:
@@ -92,6 +95,10 @@ def _as_float(inside: Any) -> float:
 
 def _as_int(inside: Any) -> int:
     return int(inside.numpy())
+
+
+def _as_array(inside: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    return np.array(inside.numpy(), dtype)
 
 
 def give_total_to_first_copy(inside: Any, *, has_first: bool) -> None:
