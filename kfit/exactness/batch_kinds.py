@@ -173,34 +173,39 @@ def power_of_number(value: Any, replica: Replica) -> int | None:
 
 
 class Addend(NamedTuple):
-    """A term of a sum, such as of a loss: the product of a tensor and a factor.
+    """A term of a sum, such as of a loss: the product of a tensor and factors.
+
+    The factors and divisors are equal on all replicas, or one of them is the number of examples.
 
     Attributes:
-        tensor: The tensor that is multiplied by `factor`.
-        factor: A number or scalar tensor, which is equal on all replicas or has the number of
-            examples as a divisor.
+        tensor: The tensor that is multiplied.
+        factor: A number or scalar tensor by which `tensor` is multiplied.
         kinds: How the product is computed from the replica's examples: "mean", "sum", ... (see
             `Kind`). Empty if it is equal on all replicas.
+        factors: Tensors of the graph by which `tensor` is multiplied as well. They may depend on
+            variables.
+        divisors: Tensors of the graph by which it is divided.
     """
 
     tensor: Tensor
     factor: Any
     kinds: Kinds
+    factors: tuple[Tensor, ...] = ()
+    divisors: tuple[Tensor, ...] = ()
 
-    def weights(self, number: Any) -> Tensor:
-        """Returns a tensor of the shape of `tensor`, filled with `factor * number`.
-
-        It is passed as `output_gradients` to the `gradient` of a tape, with `tensor` as the target.
-        The tape then returns the gradients of `tensor * factor * number`.
-
-        Args:
-            number: The weight of this term on the replica, a number or scalar tensor.
-        """
-        return tf.ones_like(self.tensor) * tf.cast(self.factor * number, self.tensor.dtype)
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The tensors of the graph that the term is computed from."""
+        return [self.tensor, *self.factors, *self.divisors]
 
     def times(self, number: Any) -> Tensor:
-        """Returns `tensor * factor * number`."""
-        return self.tensor * tf.cast(self.factor * number, self.tensor.dtype)
+        """Returns the term, multiplied by a number or scalar tensor."""
+        product = self.factor * number
+        for each in self.factors:
+            product = product * each
+        for each in self.divisors:
+            product = product / each
+        return self.tensor * tf.cast(product, self.tensor.dtype)
 
 
 def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
@@ -220,35 +225,37 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
         return [Addend(value, 1, frozenset({"unknown"}))]
     reading = Reading(replica)
     found: list[Addend] = []
-    waiting: list[tuple[Tensor, Any, bool]] = [(value, 1, False)]
+    waiting = [(Addend(value, 1, frozenset()), False)]
     while waiting:
-        tensor, factor, is_divided = waiting.pop()
-        may_be = reading.may_be_taken_apart(tensor)
-        parts = _parts(tensor, reading) if may_be else None
-        product = _by_number(tensor, reading) if may_be and not is_divided else None
+        whole, is_divided = waiting.pop()
+        may_be = reading.may_be_taken_apart(whole.tensor)
+        parts = _parts(whole, reading) if may_be else None
+        product = _by_number(whole, reading) if may_be and not is_divided else None
         if product is not None:
-            waiting.append((product[0], factor * product[1], True))
+            waiting.append((product, True))
         elif parts is not None:
-            waiting += [(part, factor * times, is_divided) for part, times in reversed(parts)]
+            waiting += [(part, is_divided) for part in reversed(parts)]
         else:
-            kinds = reading.of(tensor)
-            found.append(Addend(tensor, factor, divided(kinds, COUNT) if is_divided else kinds))
+            kinds = reading.of(whole.tensor)
+            kinds = divided(kinds, COUNT) if is_divided else kinds
+            found.append(whole._replace(kinds=kinds))
     return found
 
 
-def _parts(tensor: Tensor, reading: Reading) -> list[tuple[Tensor, Any]] | None:
-    """Splits a tensor into the terms that its last operation adds up.
+def _parts(whole: Addend, reading: Reading) -> list[Addend] | None:
+    """Splits a term into those that the last operation of its tensor adds up.
 
     Args:
-        tensor: The tensor.
+        whole: The term.
         reading: A reader of the graph. It finds which inputs of the operation are equal on all
             replicas, as a factor must be.
 
     Returns:
-        The terms, each with its factor: `[(a, 1), (b, -1)]` for `a - b`, and `[(b, c)]` for
-        `b * c` with a factor c. None for any other operation, and if the terms differ from
-        the tensor in dtype, or in shape; those of a sum may be broadcast.
+        The terms, whose kinds are not read: a, and b with the factor -1, for `a - b`; and b with
+        the factor c for `b * c`. None for any other operation, and if the terms differ from the
+        tensor in dtype, or in shape; those of a sum may be broadcast.
     """
+    tensor = whole.tensor
     kind, inputs = tensor.op.type, list(tensor.op.inputs)
     if kind == "Sum" and inputs[0].op.type == "Pack":
         kind, inputs = "AddN", list(inputs[0].op.inputs)
@@ -259,44 +266,58 @@ def _parts(tensor: Tensor, reading: Reading) -> list[tuple[Tensor, Any]] | None:
     if kind == "Mul":
         for one, other in (inputs, inputs[::-1]):
             if _are_alike(other, tensor) and not reading.of(one):
-                return [(other, one)]
+                return [_multiplied(whole, other, one)]
         return None
     if kind in _SUMS:
-        return [(inputs[0], 1), (inputs[1], -1 if kind == "Sub" else 1)]  # perhaps broadcast
+        sign = -1 if kind == "Sub" else 1
+        return [_term(whole, inputs[0]), _term(whole, inputs[1], sign)]  # perhaps broadcast
     if not all(_are_alike(each, tensor) for each in inputs[: 1 if kind in DIVISIONS else None]):
         return None
     if kind in AS_IT_IS or kind == "AddN":
-        return [(each, 1) for each in inputs]
+        return [_term(whole, each) for each in inputs]
     if kind == "Neg":
-        return [(inputs[0], -1)]
+        return [_term(whole, inputs[0], -1)]
     if kind in DIVISIONS and not reading.of(inputs[1]):
-        return [(inputs[0], 1.0 / inputs[1])]
+        return [_divided(whole, *inputs)]
     return None
 
 
-def _by_number(tensor: Tensor, reading: Reading) -> tuple[Tensor, Tensor] | None:
-    """Splits a tensor into a sum of terms of several kinds, and what this sum is multiplied by.
+def _by_number(whole: Addend, reading: Reading) -> Addend | None:
+    """Splits a term into a sum of terms of several kinds, and what this sum is multiplied by.
 
     Args:
-        tensor: The tensor, such as `(tf.reduce_sum(values) + penalty) / n` with the number n of
+        whole: The term, such as `(tf.reduce_sum(values) + penalty) / n` with the number n of
             examples.
         reading: A reader of the graph.
 
     Returns:
-        The sum, and a constant divided by the number of examples. None if the tensor is no product
-        of such factors.
+        The sum as the tensor of a term, which has a constant divided by the number of examples as a
+        factor. None if the tensor is no product of such factors.
     """
+    tensor = whole.tensor
     kind, inputs = tensor.op.type, list(tensor.op.inputs)
-    factors: list[tuple[Tensor, Tensor]] = []
+    products: list[Addend] = []
     if kind == "Mul":
-        factors = [
-            (total, one)
+        products = [
+            _multiplied(whole, total, one)
             for total, one in (inputs, inputs[::-1])
             if reading.of(one) == INVERSE and "other" in reading.of(total)
         ]
     elif kind in DIVISIONS and reading.of(inputs[1]) == COUNT and "other" in reading.of(inputs[0]):
-        factors = [(inputs[0], 1 / inputs[1])]
-    return next((each for each in factors if _are_alike(each[0], tensor)), None)
+        products = [_divided(whole, *inputs)]
+    return next((each for each in products if _are_alike(each.tensor, tensor)), None)
+
+
+def _term(whole: Addend, tensor: Tensor, sign: int = 1) -> Addend:
+    return whole._replace(tensor=tensor, factor=whole.factor * sign)
+
+
+def _multiplied(whole: Addend, tensor: Tensor, factor: Tensor) -> Addend:
+    return whole._replace(tensor=tensor, factors=(*whole.factors, factor))
+
+
+def _divided(whole: Addend, tensor: Tensor, divisor: Tensor) -> Addend:
+    return whole._replace(tensor=tensor, divisors=(*whole.divisors, divisor))
 
 
 def _are_alike(one: Tensor, other: Tensor) -> bool:

@@ -8,7 +8,9 @@ it is divided by the share. For any other value no estimate is known, and kfit w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -35,6 +37,8 @@ from kfit.heartbeat.tracebacks import warn_user
 
 Tensor = Any
 
+_computing = threading.local()
+"""Whether this thread is computing gradients, as `is_active`."""
 _OF_TAPE = "The loss that this step takes gradients of"
 
 
@@ -86,6 +90,9 @@ def of_tape(original: Callable[..., Any]) -> Callable[..., Any]:
     If the target has rows of examples and the graph does not show what their sum is, it is taken
     for a sum over the examples: output gradients that the step has computed of a loss have the
     number of examples in them already.
+
+    Where TensorFlow computes gradients, the gradient functions of operations may use tapes, such as
+    those of `tf.recompute_grad`. They compute parts of the same gradients, and are left alone.
     """
 
     def gradient(
@@ -97,7 +104,8 @@ def of_tape(original: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         def compute(targets: Any, output_gradients: Any) -> Any:
-            return original(self, targets, sources, output_gradients, *args, **kwargs)
+            with _computing_gradients():
+                return original(self, targets, sources, output_gradients, *args, **kwargs)
 
         return _gradients(compute, target, sources, output_gradients)
 
@@ -109,11 +117,26 @@ def of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def gradients(ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
         def compute(ys: Any, grad_ys: Any) -> Any:
-            return original(ys, xs, grad_ys, *args, **kwargs)
+            with _computing_gradients():
+                return original(ys, xs, grad_ys, *args, **kwargs)
 
         return _gradients(compute, ys, tf.nest.flatten(xs), grad_ys)
 
     return gradients
+
+
+@contextmanager
+def _computing_gradients() -> Iterator[None]:
+    """Context in which this thread computes gradients, so that they are not converted again."""
+    before, _computing.is_active = _is_computing(), True
+    try:
+        yield
+    finally:
+        _computing.is_active = before
+
+
+def _is_computing() -> bool:
+    return getattr(_computing, "is_active", False)
 
 
 def _gradients(
@@ -131,7 +154,7 @@ def _gradients(
     """
     replica = current_replica()
     losses = tf.nest.flatten(target)
-    if replica is None or replica.has_all or tf.executing_eagerly():
+    if replica is None or replica.has_all or tf.executing_eagerly() or _is_computing():
         return compute(target, output_gradients)
     for loss in losses:
         _warn_if_of_gradients(loss, replica)
@@ -156,8 +179,7 @@ def _gradients(
     if not is_known and replica.can_be_read:
         _warn_of(_OF_TAPE)
     elif is_known and kinds & {*_ADD_UP, "inverse"} and not is_sum:
-        target = [each.tensor for each in addends]
-        output_gradients = [each.weights(_weight(each, replica)) for each in addends]
+        target, output_gradients = _of_leaves(addends, replica)
     grads = compute(target, output_gradients)
 
     def of_batch(source: Any, grad: Any) -> Any:
@@ -170,6 +192,27 @@ def _gradients(
 
     grads = tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
     return _summed_early(sources, grads, replica, are_weighed=False)
+
+
+def _of_leaves(addends: Sequence[Addend], replica: Replica) -> tuple[list[Tensor], list[Tensor]]:
+    """Differentiates the replica's estimate of a loss with respect to what its terms consist of.
+
+    Args:
+        addends: The terms of the loss.
+        replica: The replica that is being traced.
+
+    Returns:
+        The tensors of the graph that the terms are products of, factors as well, and the gradient
+        of each. A tape that gets them as targets and output gradients goes on from there.
+    """
+    leaves = list({id(leaf): leaf for each in addends for leaf in each.leaves}.values())
+    with tf.GradientTape() as tape:
+        tape.watch(leaves)
+        estimates = [each.times(_weight(each, replica)) for each in addends]
+    with _computing_gradients():
+        grads = tape.gradient(estimates, leaves)
+    known = [(leaf, grad) for leaf, grad in zip(leaves, grads, strict=True) if grad is not None]
+    return [leaf for leaf, _ in known], [grad for _, grad in known]
 
 
 def _summed_early(sources: Any, grads: Any, replica: Replica, *, are_weighed: bool) -> Any:

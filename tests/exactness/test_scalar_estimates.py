@@ -160,6 +160,23 @@ class TakesSeveral(Steps):
         return {"own": tf.reduce_mean(values)}
 
 
+class Rematerializes(Steps):
+    """Computes the outputs again for the gradients, by a tape of TensorFlow's."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss)
+        with keras.RematScope(mode="full"):
+            self._dense = layers.Dense(1)
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self._own_loss(y, self(x))
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"own": loss}
+
+
 class Attacks(Steps):
     """Trains on examples that are moved along the gradient of the mean."""
 
@@ -232,6 +249,7 @@ PLACES: dict[str, Callable[[Loss], keras.Model]] = {
     "regularized_before": lambda loss: with_own_step(RegularizesBeforeDividing, loss),
     "several": lambda loss: with_own_step(TakesSeveral, loss),
     "adversarial": lambda loss: with_own_step(Attacks, loss),
+    "rematerialized": lambda loss: with_own_step(Rematerializes, loss),
     "compute_loss": lambda loss: with_own_step(ComputesLoss, loss),
     "add_loss": with_added_loss,
     "no_reduction": with_a_value_for_each_example,
@@ -255,6 +273,8 @@ def trained(make: Callable[[], keras.Model], strategy: Any) -> tuple[list[Any], 
         ("add_loss", "sum_by_number"),
         ("adversarial", "mean"),
         ("regularized", "sum"),
+        ("rematerialized", "mean"),
+        ("rematerialized", "sum"),
         ("regularized_before", "sum"),
         ("train_step", "sum_and_one_by_number"),
         ("without_tape", "sum"),
@@ -460,6 +480,20 @@ def of_weights_alone(self: Any, x: Any, y: Any) -> Any:
     return tape.gradient(loss, self.trainable_variables)
 
 
+def with_learned_weights(self: Any, x: Any, y: Any) -> Any:
+    """Terms that are multiplied and divided by what depends on a variable."""
+    with tf.GradientTape() as tape:
+        weight = self._dense.bias.value[0]
+        loss = tf.exp(-weight) * self._own_loss(y, self(x, training=True)) / (2.0 + weight) + weight
+    return tape.gradient(loss, self.trainable_variables)
+
+
+def with_a_learned_weight_alone(self: Any, x: Any, y: Any) -> Any:
+    weight = self._dense.bias.value[0]
+    loss = self._own_loss(y, self(x, training=True)) * weight + weight
+    return tf.gradients(loss, [each.value for each in self.trainable_variables])
+
+
 def of_terms_with_output_gradient(self: Any, x: Any, y: Any) -> Any:
     with tf.GradientTape() as tape:
         loss = self._own_loss(y, self(x, training=True))
@@ -468,7 +502,11 @@ def of_terms_with_output_gradient(self: Any, x: Any, y: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "take", [at_fixed_points, clipped, of_weights_alone, of_terms_with_output_gradient]
+    "take",
+    [
+        *(at_fixed_points, clipped, of_weights_alone, of_terms_with_output_gradient),
+        *(with_learned_weights, with_a_learned_weight_alone),
+    ],
 )
 def test_what_is_exact_is_not_warned_of(tiny: Any, take: Any, recwarn: Any) -> None:
     class Takes(Steps):

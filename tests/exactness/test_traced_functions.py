@@ -42,6 +42,20 @@ class Keeps(layers.Layer):
         return keras.KerasTensor(x.shape)
 
 
+class Learns(layers.Layer):
+    """Learns a number, by which a function that is decorated, or not, multiplies."""
+
+    def __init__(self, decorate: Any, name: str) -> None:
+        super().__init__(name=name)
+        self._take = decorate(lambda x: self.scale * x)
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(), initializer="ones")
+
+    def call(self, x: Any) -> Any:
+        return self._take(x)
+
+
 def counts_steps(kept: Any, x: Any) -> Any:
     kept.assign_add(1.0)
     return 2.0 * x
@@ -106,6 +120,8 @@ def made(decorated: bool) -> keras.Model:
             x = Keeps(counts_examples, decorate, f"examples_{name}", "sum")(x)
     x = Keeps(counts_every_other_step, tf.function if decorated else as_it_is, "branch")(x)
     x = (NormalizedInAFunction if decorated else Normalized)()(x)
+    for name, decorate in DECORATED.items():  # last: a gradient that recomputes counts once more
+        x = Learns(decorate if decorated else as_it_is, f"learns_{name}")(x)
     model = (StepsInAFunction if decorated else keras.Model)(inputs, layers.Dense(2)(x))
     model.compile(keras.optimizers.SGD(0.1), "mse")
     return model
