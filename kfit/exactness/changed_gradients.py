@@ -30,22 +30,19 @@ class ChangedGradientsError(Exception):
     """
 
 
-def check_changes(grads: Sequence[Any], replica: Replica) -> None:
-    """Checks that a step has not changed gradients between the tape and the optimizer.
+def report_changes(replica: Replica) -> None:
+    """Reports that a step has changed gradients between the tape and the optimizer.
 
     Only nonlinear changes matter, such as clipping. They need early sums: the gradients must be
     summed over the replicas before the step changes them. If the step already has early sums, or
     cannot have them, kfit only warns.
 
     Args:
-        grads: The gradients that the step passes to the optimizer, none of them None.
         replica: The replica that is being traced.
 
     Raises:
         ChangedGradientsError: If early sums may help, and were not tried yet.
     """
-    if not any("other" in _kinds_of(grad, replica) for grad in grads):
-        return
     step = current_step()
     assert step is not None
     if step.gradient_sums is not None and not step.gradient_sums.early:

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from kfit.exactness.changed_gradients import check_changes, is_whole
+from kfit.exactness.changed_gradients import is_whole, report_changes
 from kfit.exactness.collectives import largest, sum_gradients
 from kfit.exactness.replica_context import Replica, current_step
+from kfit.exactness.scalar_estimates import part_of
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.optimizers import is_overwritten
 
@@ -58,8 +59,6 @@ def reduced(
     weighed = [None if i in values else grad for i, grad in enumerate(grads)]
     present, where = without_none(weighed)
     _warn_of_dense_rows(optimizer, present)
-    if not replica.has_all:
-        check_changes(present, replica)
     late = [waits and is_dense(grad) for grad in present]
     sums = _sums(present, _of_share(present, replica), late, replica)
     replica.reduced = True
@@ -166,30 +165,38 @@ def _adds_up_rows_first(optimizer: Optimizer) -> bool:
 def _of_share(present: list[Tensor], replica: Replica) -> list[Tensor]:
     """Weights a replica's gradients, so that their sum over the replicas is the global gradient.
 
-    The weight is the replica's share of the examples. Gradients of a loss that `scale_loss` has
-    already multiplied by the share get no further weight.
+    The weight is the replica's share of the examples, except of sums over the examples. Gradients
+    of a loss that `scale_loss` has already multiplied by the share get no further weight.
 
     Args:
         present: The gradients, none of them None.
         replica: The replica that is being traced.
 
     Raises:
+        ChangedGradientsError: If the step has changed the gradients, such as by clipping, and must
+            be traced again with early sums.
         ValueError: If the loss has a value for each example, and the step has not called
             `scale_loss`.
     """
-    if replica.tape_sums:
-        # Early sums are equal on all replicas; weighted by the shares they add up to themselves.
+    if replica.has_all:
         return [replica.weigh(grad) for grad in present]
-    if replica.scaled:
+    parts = [part_of(grad, replica) for grad in present]
+    if any(part is None for part in parts):
+        report_changes(replica)
+    if replica.scaled and not replica.tape_sums:
         return [replica.zero_if_empty(grad) for grad in present]
-    if replica.unreduced:
+    if replica.unreduced and not replica.tape_sums:
         raise ValueError(
             "`train_step` takes gradients of a loss with a value for each example "
             "(`reduction=None`). On several replicas it is ambiguous whether their sum or their "
             "mean is meant. Take the gradients of `self.optimizer.scale_loss(loss)`, as Keras' own "
             "step does, or compile the model with a reduction."
         )
-    return [replica.weigh(grad) for grad in present]
+    # Early sums are equal on all replicas; weighted by the shares they add up to themselves.
+    return [
+        replica.weigh(grad) if part is None else part
+        for grad, part in zip(present, parts, strict=True)
+    ]
 
 
 def is_dense(grad: Tensor) -> bool:

@@ -75,6 +75,35 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
     return replica.origins.estimate(total)
 
 
+def part_of(grad: Tensor, replica: Replica) -> Tensor | None:
+    """Returns the replica's part of a gradient; the parts add up to that of the global batch.
+
+    A step may compute gradients by itself, or multiply those of a tape by the number of examples.
+    A gradient that is a sum over the examples is a part already; a mean is weighted by the
+    replica's share of the examples, and so is what is equal on all replicas. Of a sum of such
+    terms, each is treated in its own way.
+
+    Args:
+        grad: A gradient that the step passes to an optimizer.
+        replica: The replica that is being traced.
+
+    Returns:
+        The part; None if the gradient is none of these, such as a clipped one.
+    """
+    values = grad.values if isinstance(grad, tf.IndexedSlices) else grad
+    kinds = kinds_of(values, replica)
+    if isinstance(grad, tf.IndexedSlices) and kinds == {"rows"}:
+        kinds = _KINDS_OF_ROWS.get(power_of_number(values, replica), frozenset({"other"}))
+    if kinds & {"unknown"} or kinds <= {"mean"} or (kinds == {"rows"} and values is grad):
+        return replica.weigh(grad)
+    if len(kinds) == 1 and kinds <= _ADD_UP:
+        return replica.zero_if_empty(grad)
+    addends = addends_of(values, replica) if values is grad else []
+    if not addends or not _are_known(addends):
+        return None
+    return replica.weigh(sum(each.times(_weight(each, replica)) for each in addends))
+
+
 def of_tape(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `GradientTape.gradient`, for steps on several replicas.
 

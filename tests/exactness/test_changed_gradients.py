@@ -107,6 +107,58 @@ def test_what_is_linear_needs_no_early_sum(tiny: Any, monkeypatch: pytest.Monkey
     assert tiny.distance(one[0], two[0]) < 1e-5
 
 
+class Computes(keras.Sequential):
+    """Computes gradients by itself, or multiplies those of a tape by the number of examples."""
+
+    of: Callable[..., Any]
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        number = tf.cast(tf.shape(x)[0], "float32")
+        with tf.GradientTape() as tape:
+            y_pred = self(x, training=True)
+            loss = tf.reduce_mean((y_pred - y) ** 2)
+        own = (tf.matmul(x, y_pred - y, transpose_a=True), tf.reduce_sum(y_pred - y, 0))
+        given = tape.gradient(loss, self.trainable_variables)
+        grads = self.of(own, given, [each.value for each in self.trainable_variables], number)
+        self.optimizer.apply(grads, self.trainable_variables)
+        return {}
+
+
+COMPUTED: dict[str, Callable[..., Any]] = {
+    "sums": lambda own, given, values, n: own,
+    "means": lambda own, given, values, n: [each / n for each in own],
+    "times_number": lambda own, given, values, n: [n * each for each in given],
+    "sums_and_decay": lambda own, given, values, n: [
+        each + 0.5 * value for each, value in zip(own, values, strict=True)
+    ],
+    "sums_and_means": lambda own, given, values, n: [
+        each - 2.0 * mean for each, mean in zip(own, given, strict=True)
+    ],
+    "clipped_times_number": lambda own, given, values, n: [
+        n * each for each in tf.clip_by_global_norm(given, 0.1)[0]
+    ],
+}
+
+
+@pytest.mark.parametrize("of", COMPUTED)
+def test_computed_gradients_are_those_of_one_device(tiny: Any, of: str) -> None:
+    def weights(replicas: int) -> list[Any]:
+        keras.utils.set_random_seed(1)
+        cls = type("Computed", (Computes,), {"of": staticmethod(COMPUTED[of])})
+        model = cls([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        kfit.Trainer(model, tiny.strategy(replicas)).fit(
+            X[:13], X[:13, :1], batch_size=8, shuffle=False, verbose=0
+        )
+        return model.get_weights()
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        one, three = weights(1), weights(3)
+    assert tiny.distance(one, three) < 1e-5
+
+
 def test_random_numbers_are_warned_of(tiny: Any) -> None:
     with pytest.warns(UserWarning, match="changes gradients by numbers that differ"):
         trained(tiny.strategy(2), lambda grads: [g + tf.random.normal(g.shape) for g in grads])
