@@ -215,12 +215,33 @@ def _gradients(
         if grad is None or not is_known:
             return replica.origins.estimate(grad)  # so that kfit warns only once
         if isinstance(source, tf.Tensor) and kinds_of(source, replica):
-            return grad if is_sum else replica.weigh(grad)
+            return grad if is_sum else _with_whole_rows(replica.weigh(grad), source, replica)
         changed = _each(grad, lambda g: by_share(g, replica)) if is_sum else grad
         return replica.origins.estimate(changed)
 
     grads = tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
     return _summed_early(sources, grads, replica, are_weighed=False)
+
+
+def _with_whole_rows(grad: Tensor, source: Tensor, replica: Replica) -> Tensor:
+    """Marks a weighted gradient as rows without the number of the replica's examples in them.
+
+    The gradient of a mean has the number as a divisor, until it is weighted. So the sum of its rows
+    is a sum over the examples. If the rows are not those of all examples, there is no mark.
+
+    Args:
+        grad: The gradient, multiplied by the replica's share of the examples.
+        source: The tensor of which it is the gradient.
+        replica: The replica that is being traced.
+    """
+    has_rows = has_rows_of_examples(source, replica)
+    if (
+        isinstance(grad, tf.Tensor)
+        and has_rows
+        and not has_other_rows(source, replica, by_value=True)
+    ):
+        replica.origins.own(grad)
+    return grad
 
 
 def _of_leaves(addends: Sequence[Addend], replica: Replica) -> tuple[list[Tensor], list[Tensor]]:

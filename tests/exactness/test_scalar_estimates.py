@@ -480,6 +480,16 @@ def of_weights_alone(self: Any, x: Any, y: Any) -> Any:
     return tape.gradient(loss, self.trainable_variables)
 
 
+def sum_of_slopes(self: Any, x: Any, y: Any) -> Any:
+    """A term that adds up the gradients of a mean with respect to the examples."""
+    with tf.GradientTape() as tape:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            mean = tf.reduce_mean(tf.tanh(x * self._dense.kernel.value[:, 0]))
+        loss = self._own_loss(y, self(x, training=True)) + tf.reduce_sum(inner.gradient(mean, x))
+    return tape.gradient(loss, self.trainable_variables)
+
+
 def with_learned_weights(self: Any, x: Any, y: Any) -> Any:
     """Terms that are multiplied and divided by what depends on a variable."""
     with tf.GradientTape() as tape:
@@ -505,7 +515,7 @@ def of_terms_with_output_gradient(self: Any, x: Any, y: Any) -> Any:
     "take",
     [
         *(at_fixed_points, clipped, of_weights_alone, of_terms_with_output_gradient),
-        *(with_learned_weights, with_a_learned_weight_alone),
+        *(sum_of_slopes, with_learned_weights, with_a_learned_weight_alone),
     ],
 )
 def test_what_is_exact_is_not_warned_of(tiny: Any, take: Any, recwarn: Any) -> None:
