@@ -195,7 +195,7 @@ class Addend(NamedTuple):
 
     @property
     def leaves(self) -> list[Tensor]:
-        """The tensors of the graph that the term is computed from."""
+        """The tensors of the graph that the term, and so its gradient, is computed from."""
         return [self.tensor, *self.factors, *self.divisors]
 
     def times(self, number: Any) -> Tensor:
