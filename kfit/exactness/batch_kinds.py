@@ -73,7 +73,7 @@ def has_rows_of_examples(value: Any, replica: Replica) -> bool:
         return False
     if not isinstance(value, tf.Tensor) or not replica.can_be_read:
         return True
-    if not replica.origins.is_of_step(value) or not value.dtype.is_floating:
+    if not replica.origins.is_of_step(value):
         return True
     if rows_axis(value) is not None and not is_added_up(value):
         return True

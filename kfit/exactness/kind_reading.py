@@ -271,13 +271,14 @@ class Reading:
             return NONE
         if before == {"count"}:
             return frozenset({"count" if op.type in _COUNTING else "other"})
+        truncates = op.type == "Mean" and not op.outputs[0].dtype.is_floating
         if "rows" not in before:
             # The size of a histogram may depend on what the examples of the replica hold.
             is_mean = op.type == "Mean" and not self._has_bins(reduced)
-            is_fine = is_mean or op.type == "Sum" or before <= {"mean"}
+            is_fine = (is_mean or op.type == "Sum" or before <= {"mean"}) and not truncates
             return before if op.type in _REDUCTIONS and is_fine else frozenset({"other"})
         is_whole = rows_axis(reduced) is not None or op.outputs[0].shape.rank == 0
-        if op.type in _OTHER_REDUCTIONS or not is_whole:
+        if op.type in _OTHER_REDUCTIONS or truncates or not is_whole:
             return frozenset({"other"})
         by_value = op.type == "Mean" or reduced.op.type in _ONES
         if are_chosen(reduced, self._origins, by_value=by_value):

@@ -42,8 +42,7 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
         if sample_weight is None and has_rows_elsewhere(values, replica):
             values = keras.ops.mean(values, axis=range(1, values.shape.rank))  # as Keras does
         if not has_rows_of_examples(values, replica):
-            values = _estimate_for(self, values, replica)
-            values = replica.zero_if_empty(keras.ops.cast(values, self.dtype))
+            values = replica.zero_if_empty(_estimate_for(self, values, replica))
             if sample_weight is None:
                 sample_weight = tf.fill(tf.shape(values), replica.share_as(self.dtype))
         else:
@@ -72,8 +71,7 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
         if replica is None:
             return original(self, values, sample_weight=sample_weight)
         if not has_rows_of_examples(values, replica):
-            values = _estimate_for(self, values, replica)
-            values = replica.weigh(keras.ops.cast(values, self.dtype))
+            values = replica.weigh(_estimate_for(self, values, replica))
         else:
             warn_of_rows(values, replica, _given(self), are_weighted=sample_weight is not None)
         with replica.adding_up():
@@ -101,10 +99,16 @@ def adding_up(original: Callable[..., None]) -> Callable[..., None]:
     return update_state
 
 
-def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Any:
+def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Tensor:
+    """Converts what a metric is given to an estimate in the metric's dtype, as `estimate_of` does.
+
+    Numbers that are not floating-point ones, such as a number of examples, are cast first.
+    """
     is_loss = metric.name == "loss"  # the loss that Keras logs
     what = "The loss of this model" if is_loss else _given(metric)
-    return estimate_of(value, replica, what)
+    if isinstance(value, tf.Tensor) and not value.dtype.is_floating:
+        value = keras.ops.cast(value, metric.dtype)
+    return keras.ops.cast(estimate_of(value, replica, what), metric.dtype)
 
 
 def _warn_if_along_the_batch(metric: keras.Metric, values: Any, replica: Replica) -> None:

@@ -61,7 +61,7 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
         return value
     warn_if_combined(value, replica, what)
     if _is_stack(value, replica):
-        parts = [estimate_of(each, replica, what) for each in value.op.inputs]
+        parts = [estimate_of(each, replica, what) for each in _stacked(value)]
         return replica.origins.estimate(tf.stack(parts))
     addends = addends_of(value, replica)
     if not replica.can_be_read:
@@ -422,7 +422,17 @@ def _is_stack(value: Tensor, replica: Replica) -> bool:
     if tf.executing_eagerly() or not replica.origins.is_of_step(value):
         return False
     is_known = replica.origins.known_kind(value) is not None
-    return value.shape.rank == 1 and value.op.type == "Pack" and not is_known
+    return value.shape.rank == 1 and _uncast(value).op.type == "Pack" and not is_known
+
+
+def _stacked(value: Tensor) -> list[Tensor]:
+    """Returns the scalars that a vector was put together of, in the dtype of the vector."""
+    return [tf.cast(each, value.dtype) for each in _uncast(value).op.inputs]
+
+
+def _uncast(value: Tensor) -> Tensor:
+    """Returns what a value was cast from to its dtype; any other value as it is."""
+    return value.op.inputs[0] if value.op.type == "Cast" else value
 
 
 def _is_scalar(value: Any) -> bool:

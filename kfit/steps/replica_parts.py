@@ -222,14 +222,17 @@ def _is_count(value: Tensor, replica: Replica) -> bool:
     """Returns whether an integer that a step returns is a count over this replica's own examples.
 
     The counts of all replicas are later summed. An integer is taken for a count if it is computed
-    from the replica's examples, or is a constant equal to their number. Any other integer is taken
-    to be equal on all replicas. The result is False if each replica has the whole batch.
+    from the replica's examples. If the graph may contain their number as a constant, a constant
+    equal to it is taken for a count, too. Any other integer is taken to be equal on all replicas.
+    The result is False if each replica has the whole batch.
     """
     if replica.has_all:
         return False
-    known = tf.get_static_value(value) if value.shape.rank == 0 else None
-    of_examples = known is not None and isinstance(replica.examples, int)
-    return replica.origins.is_own(value, ()) or bool(of_examples and known == replica.examples)
+    if replica.origins.is_own(value, ()):
+        return True
+    if replica.can_be_read or value.shape.rank != 0 or not isinstance(replica.examples, int):
+        return False
+    return bool(tf.get_static_value(value) == replica.examples)
 
 
 def of_one_shape(said: str, parts: Sequence[Tensor]) -> list[Any]:

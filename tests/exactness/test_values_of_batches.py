@@ -65,6 +65,23 @@ WARNED: dict[str, Function] = {
     "deviation": lambda y, p: tf.math.reduce_std(y - p, 0),
     "logarithm_of_sum": lambda y, p: tf.math.log(tf.reduce_sum(tf.exp(p), 0)),
 }
+WHOLE_NUMBERS: dict[str, Function] = {
+    "positive": lambda y, p: tf.reduce_sum(tf.cast(p > 0, tf.int32)),
+    "nonzero": lambda y, p: tf.math.count_nonzero(p > 0),
+    "examples": lambda y, p: tf.shape(p)[0],
+    "positive_of_each": lambda y, p: tf.reduce_sum(tf.cast(p > 0, tf.int32), 0),
+    "examples_and_three": lambda y, p: tf.stack([tf.shape(p)[0], 3]),
+    "constants": lambda y, p: tf.constant([1, 2]),
+    "flag": lambda y, p: tf.constant(True),
+    "rows": lambda y, p: tf.cast(p > 0, tf.int32),
+    "flags": lambda y, p: p[:, 0] > 0,
+}
+OTHER_WHOLE_NUMBERS: dict[str, Function] = {
+    "cut_mean": lambda y, p: tf.reduce_mean(tf.cast(10 * p, tf.int32)),
+    "cut_means": lambda y, p: tf.reduce_mean(tf.reduce_sum(tf.cast(p > 0, tf.int32), 0)),
+    "largest": lambda y, p: tf.reduce_max(tf.cast(10 * p, tf.int32)),
+    "any": lambda y, p: tf.reduce_any(p > 0),
+}
 
 
 class Wrapped(keras.losses.Loss):
@@ -154,19 +171,25 @@ def of_metrics(functions: dict[str, Function]) -> keras.Model:
     return model
 
 
-def test_metrics_of_vectors_of_the_batch(tiny: Any) -> None:
-    expected = of_metrics(EXACT).evaluate(X, Y, batch_size=10, verbose=0, return_dict=True)
-    trainer = kfit.Trainer(of_metrics(EXACT), tiny.strategy(3))
+@pytest.mark.parametrize("functions", [EXACT, WHOLE_NUMBERS], ids=["floats", "whole_numbers"])
+def test_metrics_of_values_of_the_batch(tiny: Any, functions: dict[str, Function]) -> None:
+    expected = of_metrics(functions).evaluate(X, Y, batch_size=10, verbose=0, return_dict=True)
+    trainer = kfit.Trainer(of_metrics(functions), tiny.strategy(3))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")
         got = trainer.evaluate(X, Y, batch_size=10, verbose=0, return_dict=True)
     assert_equal_logs(got, expected)
 
 
-def test_other_vectors_of_the_batch_are_warned_of(tiny: Any, recwarn: Any) -> None:
-    kfit.Trainer(of_metrics(WARNED), tiny.strategy(2)).evaluate(X, Y, verbose=0)
+@pytest.mark.parametrize(
+    "functions", [WARNED, OTHER_WHOLE_NUMBERS], ids=["floats", "whole_numbers"]
+)
+def test_other_values_of_the_batch_are_warned_of(
+    tiny: Any, recwarn: Any, functions: dict[str, Function]
+) -> None:
+    kfit.Trainer(of_metrics(functions), tiny.strategy(2)).evaluate(X, Y, verbose=0)
     said = " ".join(str(each.message) for each in recwarn)
-    names = {each for name in WARNED for each in (name, f"{name}_added_up")}
+    names = {each for name in functions for each in (name, f"{name}_added_up")}
     assert {name for name in names if f"'{name}' is given is neither" in said} == names
 
 

@@ -321,6 +321,13 @@ def test_arrays_of_all_replicas_are_logged(tiny: Any, values: Any, replicas: int
         assert_alike(logs, wanted)
 
 
+def test_a_whole_number_may_be_that_of_the_examples_of_a_replica(tiny: Any) -> None:
+    model = with_arrays(lambda x, y_pred: {"two": 2, "constant": tf.constant(2)})
+    trainer = kfit.Trainer(model, tiny.strategy(2))
+    history = trainer.fit(X[:4], Y[:4], batch_size=4, verbose=0).history
+    assert [int(history[name][0]) for name in ("two", "constant")] == [2, 2]
+
+
 @pytest.mark.filterwarnings("ignore:With `run_eagerly=True` kfit cannot read")
 def test_arrays_without_a_graph_are_rows_if_they_have_as_many_as_examples(tiny: Any) -> None:
     one, many = with_arrays(of_simple_forms), with_arrays(of_simple_forms)
