@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kfit.exactness.added_rows import Added, added_rows
@@ -18,7 +19,7 @@ from kfit.exactness.one_example import is_of_one_example, takes_one_example
 from kfit.exactness.origins import captured
 from kfit.exactness.replica_context import Replica
 from kfit.exactness.rows_axis import BRANCHES, CALLS, LOOPS, enter, is_inner_size, rows_axis
-from kfit.exactness.sizes import SIZES
+from kfit.exactness.sizes import SIZES, are_numbers
 from kfit.exactness.sources import CONTRACTIONS, LAYERS, made_from, used_by
 
 Tensor = Any
@@ -50,7 +51,6 @@ _MOST_ELEMENTS = 1000
 _MOST_ROUNDS = 4
 """How often the body of a loop is read until the kinds of its results stay the same."""
 _ONES = {"Fill", "OnesLike"}
-_COUNTING = {"Prod", "Maximum", "Minimum"}
 _KINDS_OF_SUMS: dict[int | None, Kinds] = {0: SUM, -1: frozenset({"mean"})}
 """The kind of a sum over rows, by the power of their number by which they are multiplied."""
 
@@ -245,7 +245,7 @@ class Reading:
             return frozenset({"mean"})
         if kind in _PRODUCTS and set(own) == {frozenset({"mean"}), COUNT}:
             return SUM
-        if kind in _COUNTING and own == [{"count"}]:
+        if kind == "Maximum" and own == [{"count"}] and self._is_at_least_one(op):
             return own[0]
         if kind in ("Reciprocal", "Inv") and own == [{"count"}]:
             return INVERSE
@@ -270,7 +270,7 @@ class Reading:
         if not before:
             return NONE
         if before == {"count"}:
-            return frozenset({"count" if op.type in _COUNTING else "other"})
+            return COUNT if op.type == "Prod" and _has_one_number(reduced) else frozenset({"other"})
         truncates = op.type == "Mean" and not op.outputs[0].dtype.is_floating
         if "rows" not in before:
             # The size of a histogram may depend on what the examples of the replica hold.
@@ -296,6 +296,11 @@ class Reading:
             return False
         found = made_from(tensor, self._origins, stop=CALLS | LAYERS)
         return any(each.op.type in _ADD_UP and not each.shape.is_fully_defined() for each in found)
+
+    def _is_at_least_one(self, op: tf.Operation) -> bool:
+        """Returns whether a maximum, of a number of examples, is no larger than this number."""
+        bounds = [tf.get_static_value(each) for each in op.inputs if not self.of(each)]
+        return all(each is not None and np.max(each) <= 1 for each in bounds)
 
     def _shifts(self, op: tf.Operation) -> bool:
         """Returns whether an operation puts what is equal on all replicas beside a sum or a number.
@@ -385,6 +390,14 @@ class Reading:
         if used == COUNT:
             return None  # such as the root of the number
         return self.power(tensor) if used and tensor.op.type in _HOMOGENEOUS else 0
+
+
+def _has_one_number(sizes: Tensor) -> bool:
+    """Returns whether only one of several sizes is computed from the number of examples."""
+    if sizes.shape.rank == 0:
+        return True
+    found = are_numbers(sizes, rows_axis)
+    return found is not None and None not in found and found.count(True) == 1
 
 
 def _is_random(op: tf.Operation) -> bool:

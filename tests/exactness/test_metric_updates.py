@@ -149,6 +149,14 @@ def test_a_metric_may_be_a_function_that_returns_a_number(tiny: Any) -> None:
     assert logged(metric, tiny.strategy(1)) == logged(metric, tiny.strategy(3)) == [2.0, 2.0]
 
 
+def test_a_mean_that_is_cut_to_a_whole_number_is_warned_of(tiny: Any) -> None:
+    def update(value: Any, p: Any) -> None:
+        value.assign_add(tf.reduce_mean(tf.cast(10 * p, tf.int32)))
+
+    with pytest.warns(UserWarning, match="metric 'own' does more with its variable 'value'"):
+        logged(lambda: Own(update, dtype="int32"), tiny.strategy(2))
+
+
 @pytest.mark.parametrize("update", WARNED)
 def test_anything_else_is_warned_of_by_name(update: str, tiny: Any) -> None:
     with pytest.warns(UserWarning, match="metric 'own' does more with its variable 'value'"):

@@ -40,6 +40,10 @@ EXACT: dict[str, Loss] = {
     "mean": lambda y, p: ops.mean(squares(y, p)),
     "sum": lambda y, p: ops.sum(squares(y, p)),
     "sum_by_number": lambda y, p: ops.sum(squares(y, p)) / ops.cast(ops.shape(y)[0], "float32"),
+    "sum_by_number_or_one": lambda y, p: ops.sum(squares(y, p)) / ops.maximum(number(y), 1.0),
+    "sum_by_shape": lambda y, p: (
+        ops.sum((y - p) ** 2) / tf.cast(tf.reduce_prod(tf.shape(p)), "float32")
+    ),
     "sum_and_one_by_number": lambda y, p: (ops.sum(squares(y, p)) + 3.0) / number(y),
     "sum_by_global_batch": lambda y, p: tf.reduce_sum(squares(y, p)) * (1.0 / 5),
     "average_loss": lambda y, p: tf.nn.compute_average_loss(squares(y, p)),
@@ -78,6 +82,9 @@ WARNED: dict[str, Loss] = {
         / number(tf.boolean_mask(y, y[:, 0] > -9))
     ),
     "root_of_number": lambda y, p: ops.sum(squares(y, p) / ops.sqrt(number(y))),
+    "by_number_or_eight": lambda y, p: ops.sum(squares(y, p)) / ops.maximum(number(y), 8.0),
+    "by_number_or_two": lambda y, p: ops.sum(squares(y, p)) / ops.minimum(number(y), 2.0),
+    "by_product": lambda y, p: ops.sum(squares(y, p)) / ops.prod(ops.stack([number(y)] * 2)),
     "largest": lambda y, p: ops.max(squares(y, p)),
     "hardest": lambda y, p: tf.reduce_mean(tf.math.top_k(squares(y, p), 1).values),
     "first_half": lambda y, p: tf.reduce_mean(squares(y, p)[: tf.shape(y)[0] // 2 + 1]),
