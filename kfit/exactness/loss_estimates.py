@@ -15,7 +15,7 @@ import tensorflow as tf
 from kfit.exactness.batch_kinds import has_one_example, has_rows_of_examples, kinds_of
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica, one_of_several
-from kfit.exactness.scalar_estimates import estimate_of, warn_of_rows
+from kfit.exactness.scalar_estimates import common_value, estimate_of, warn_of_rows
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.losses import apply_mask
 
@@ -66,6 +66,9 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 _warn_of_weighted_number()
                 return replica.origins.estimate(loss)
             return estimate_of(loss, replica, "What a loss returns")
+        if sample_weight is not None and not has_rows_of_examples(sample_weight, replica):
+            sample_weight = _common_weight(sample_weight, values, replica)
+            loss = original(values, sample_weight, mask, reduction, dtype)
         is_plain = sample_weight is None and mask is None and reduction not in (None, "none")
         warn_of_rows(
             values,
@@ -91,6 +94,25 @@ def _warn_of_weighted_number() -> None:
         "many replicas there are. Let the loss return a value for each example, without taking "
         "their mean."
     )
+
+
+def _common_weight(weight: Any, values: Tensor, replica: Replica) -> Any:
+    """Returns the global batch's value of a weight that has no row for each example.
+
+    kfit warns if no replica can compute it by itself, and returns the weight unchanged.
+    """
+    if not replica.can_be_read:
+        return weight
+    common = common_value(tf.cast(weight, values.dtype), replica)
+    if common is None:
+        warn_user(
+            "The `sample_weight` of a loss has no value for each example, and is computed from the "
+            "examples (a mean or a sum over them, a maximum). Each replica computes it from its "
+            "own examples, so that the numbers depend on how many replicas there are. Pass a "
+            "weight for each example, or take the sums in it over all replicas, by "
+            '`tf.distribute.get_replica_context().all_reduce("sum", value)`.'
+        )
+    return weight if common is None else common
 
 
 def _of_whole_batch(
@@ -119,7 +141,7 @@ def _of_whole_batch(
         CannotMeetError: If a collective is needed where the replica must not communicate.
     """
     share = replica.share_as(loss.dtype)
-    if reduction == "sum":
+    if reduction == "sum" or _cancels(sample_weight, replica, mask, reduction):
         return tf.math.divide_no_nan(loss, share)
     divisor = _own_divisor(values, sample_weight, mask, reduction, loss.dtype)
     if divisor is None:
@@ -133,6 +155,16 @@ def _of_whole_batch(
         )
     total = all_reduce_sum(divisor)
     return loss * tf.math.divide_no_nan(divisor, total * share)
+
+
+def _cancels(sample_weight: Any, replica: Replica, mask: Tensor, reduction: str) -> bool:
+    """Returns whether Keras divides a sum over the examples by weights that are no sum over them.
+
+    The result is then a sum, too: one weight of all examples cancels out.
+    """
+    if reduction != "mean_with_sample_weight" or mask is not None or sample_weight is None:
+        return False
+    return not has_rows_of_examples(sample_weight, replica)
 
 
 def _own_divisor(

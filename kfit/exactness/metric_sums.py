@@ -14,11 +14,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.exactness.batch_kinds import has_rows_elsewhere, has_rows_of_examples
+from kfit.exactness.batch_kinds import has_rows_elsewhere, has_rows_of_examples, kinds_of
 from kfit.exactness.batch_losses import COMPARES, axes_of
+from kfit.exactness.kinds import COUNT
 from kfit.exactness.replica_context import Replica, one_of_several
 from kfit.exactness.rows import is_scalar
-from kfit.exactness.scalar_estimates import estimate_of, warn_of_rows
+from kfit.exactness.scalar_estimates import common_value, estimate_of, warn_of_rows
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.losses import options_of_metric
 
@@ -30,8 +31,9 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
 
     If `values` is a scalar or has no row for each example, it describes a whole batch, as the
     batch's loss does. The replacement converts a replica's value to an estimate of the global
-    batch's value. The weight of the estimate is `sample_weight` or, by default, the replica's share
-    of the examples. If `values` has a row for each example, the rows are averaged as Keras does it.
+    batch's value, and weights it by the replica's share of the examples. A `sample_weight` that has
+    no row for each example becomes the batch's weight (`_weighted`). If `values` has a row for each
+    example, the rows are averaged as Keras does it.
     """
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
@@ -42,15 +44,21 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
         if sample_weight is None and has_rows_elsewhere(values, replica):
             values = keras.ops.mean(values, axis=range(1, values.shape.rank))  # as Keras does
         if not has_rows_of_examples(values, replica):
-            values = replica.zero_if_empty(_estimate_for(self, values, replica))
             if sample_weight is None:
+                values = replica.zero_if_empty(_estimate_for(self, values, replica))
                 sample_weight = tf.fill(tf.shape(values), replica.share_as(self.dtype))
+            else:
+                values, sample_weight = _weighted(self, values, sample_weight, replica)
         else:
             warn_of_rows(values, replica, _given(self), are_weighted=sample_weight is not None)
             if sample_weight is not None and is_scalar(sample_weight):
                 # Keras adds the mean of the values, with this one weight. The mean of no values
                 # would be NaN.
                 values = replica.zero_if_empty(keras.ops.mean(keras.ops.cast(values, self.dtype)))
+                values = replica.origins.estimate(values)
+                values, sample_weight = _weighted(self, values, sample_weight, replica)
+            elif sample_weight is not None:
+                sample_weight = _weight_of_rows(self, sample_weight, replica)
         with replica.adding_up():
             return original(self, values, sample_weight=sample_weight)
 
@@ -62,8 +70,9 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
 
     If `values` is a scalar or has no row for each example, it describes a whole batch, as the
     batch's loss does. The replacement converts a replica's value to an estimate of the global
-    batch's value, and multiplies the estimate by the replica's share of the examples. If `values`
-    has a row for each example, the rows are added up as Keras does it.
+    batch's value, and multiplies the estimate by the replica's share of the examples. A
+    `sample_weight` is treated as that of a mean. If `values` has a row for each example, the rows
+    are added up as Keras does it.
     """
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
@@ -71,9 +80,14 @@ def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
         if replica is None:
             return original(self, values, sample_weight=sample_weight)
         if not has_rows_of_examples(values, replica):
-            values = replica.weigh(_estimate_for(self, values, replica))
+            if sample_weight is None:
+                values = replica.weigh(_estimate_for(self, values, replica))
+            else:
+                values, sample_weight = _weighted(self, values, sample_weight, replica)
         else:
             warn_of_rows(values, replica, _given(self), are_weighted=sample_weight is not None)
+            if sample_weight is not None:
+                sample_weight = _weight_of_rows(self, sample_weight, replica)
         with replica.adding_up():
             return original(self, values, sample_weight=sample_weight)
 
@@ -97,6 +111,74 @@ def adding_up(original: Callable[..., None]) -> Callable[..., None]:
             return original(self, *args, **kwargs)
 
     return update_state
+
+
+def _weighted(
+    metric: keras.Metric, values: Any, weight: Any, replica: Replica
+) -> tuple[Tensor, Tensor]:
+    """Converts what describes a whole batch, and its weight, to what a replica adds to a metric.
+
+    Keras adds the products of the values and the weights to one variable, and the weights to
+    another one. Both add up to those of the batch if the batch's value of one factor can be
+    computed by each replica, as that of a constant or of the number of examples. The other factor
+    is then multiplied by the share. If not, kfit warns.
+
+    Args:
+        metric: The metric.
+        values: The values, without a row for each example.
+        weight: The `sample_weight` that was passed with them.
+        replica: The replica that is being traced.
+
+    Returns:
+        The values and the weight to pass to Keras' method.
+    """
+    # Keras weights the loss by the size of the batch, which may be that of ragged examples.
+    is_size = metric.name == "loss" and getattr(weight, "dtype", None) in (tf.int32, tf.int64)
+    weight = keras.ops.convert_to_tensor(weight, metric.dtype)
+    if is_size and is_scalar(weight) and common_value(weight, replica) is None:
+        replica.origins.count(weight)
+    if not replica.can_be_read:
+        return replica.zero_if_empty(_estimate_for(metric, values, replica)), weight
+    of_batch = None
+    if has_rows_of_examples(weight, replica):
+        warn_of_rows(weight, replica, _weight_of(metric))
+    elif (of_batch := common_value(weight, replica)) is None:
+        weight = replica.weigh(estimate_of(weight, replica, _weight_of(metric)))
+    elif kinds_of(weight, replica) != COUNT:  # a number of examples adds up as it is
+        weight = replica.weigh(of_batch)
+    if of_batch is None:
+        common = common_value(keras.ops.cast(values, metric.dtype), replica)
+        if common is not None:
+            return common, weight
+        _warn_of_weight(metric)
+    return replica.zero_if_empty(_estimate_for(metric, values, replica)), weight
+
+
+def _weight_of_rows(metric: keras.Metric, weight: Any, replica: Replica) -> Any:
+    """Returns the batch's weight of values that have a row for each example.
+
+    It is the replica's weight if that has a row for each example, too. If it has none and no
+    replica can compute the batch's weight by itself, kfit warns.
+    """
+    if not replica.can_be_read or has_rows_of_examples(weight, replica):
+        return weight
+    common = common_value(keras.ops.convert_to_tensor(weight, metric.dtype), replica)
+    if common is None:
+        _warn_of_weight(metric)
+    return weight if common is None else common
+
+
+def _weight_of(metric: keras.Metric) -> str:
+    return f"The `sample_weight` of the metric {metric.name!r}"
+
+
+def _warn_of_weight(metric: keras.Metric) -> None:
+    warn_user(
+        f"{_given(metric)} and its `sample_weight` are both computed from the examples, and one of "
+        "them is one number for the batch. Each replica multiplies those of its own examples, so "
+        "that the numbers depend on how many replicas there are. Give the metric a value and a "
+        "weight for each example, or a weight that is the number of examples or a constant."
+    )
 
 
 def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Tensor:
@@ -153,7 +235,12 @@ def weighed_by(examples: Callable[[], Tensor | None]) -> Callable[..., Callable[
     def wrap(original: Callable[..., None]) -> Callable[..., None]:
         def update_state(values: Tensor, sample_weight: Tensor = None) -> None:
             count = examples()
-            original(values, sample_weight if count is None else tf.cast(count, tf.float32))
+            if count is not None:
+                sample_weight = tf.cast(count, tf.float32)
+                replica = one_of_several()
+                if replica is not None:
+                    replica.origins.count(sample_weight)
+            original(values, sample_weight)
 
         return update_state
 

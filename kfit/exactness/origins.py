@@ -36,6 +36,7 @@ class Origins:
         self._own: dict[int, Tensor] = {}
         self._agreed: dict[int, Tensor] = {}
         self._estimates: dict[int, Tensor] = {}
+        self._counts: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._splits: dict[int, Tensor] = {}
         self._graph: Any = None
@@ -94,6 +95,11 @@ class Origins:
         shares of the examples. So an estimate is treated like a mean over the examples.
         """
         self._estimates.update({id(tensor): tensor for tensor in _tensors(value)})
+        return value
+
+    def count(self, value: Any) -> Any:
+        """Marks the tensors in `value` as the number of examples, and returns `value`."""
+        self._counts.update({id(tensor): tensor for tensor in _tensors(value)})
         return value
 
     def is_own(
@@ -164,22 +170,24 @@ class Origins:
     def known_kind(self, tensor: Tensor) -> frozenset[Any] | None:
         """Returns how a tensor depends on the replica's examples, if kfit has marked the tensor.
 
-        The methods `own`, `agreed` and `estimate` set such marks. The graph that computes the
-        tensor is not read.
+        The methods `own`, `agreed`, `estimate` and `count` set such marks. The graph that computes
+        the tensor is not read.
 
         Args:
             tensor: A tensor of the graph that is being traced, an eager tensor, or a number.
 
         Returns:
             A set of kinds (see `kfit.exactness.kinds.Kind`): {"rows"} if `own` has marked the
-            tensor, {"mean"} if `estimate` has marked it. The set is empty if the tensor is equal on
-            all replicas: `agreed` has marked it, or it is an eager tensor or a number. The result
-            is None if the tensor belongs to a graph and has no mark.
+            tensor, {"mean"} if `estimate` has marked it, {"count"} if `count` has. The set is empty
+            if the tensor is equal on all replicas: `agreed` has marked it, or it is an eager tensor
+            or a number. The result is None if the tensor belongs to a graph and has no mark.
         """
         if not _is_traced(tensor) or id(tensor) in self._agreed:
             return frozenset()
         if id(tensor) in self._estimates:
             return frozenset({"mean"})
+        if id(tensor) in self._counts:
+            return frozenset({"count"})
         return frozenset({"rows"}) if id(tensor) in self._own else None
 
     def is_of_step(self, tensor: Tensor) -> bool:

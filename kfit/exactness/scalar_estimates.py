@@ -28,7 +28,7 @@ from kfit.exactness.batch_kinds import (
 )
 from kfit.exactness.changed_gradients import early_sums
 from kfit.exactness.collectives import is_first_with_examples
-from kfit.exactness.kinds import INVERSE, Kinds
+from kfit.exactness.kinds import COUNT, INVERSE, NONE, Kinds
 from kfit.exactness.origins import inputs_of
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.rows_axis import CALLS
@@ -102,6 +102,32 @@ def part_of(grad: Tensor, replica: Replica) -> Tensor | None:
     if not addends or not _are_known(addends):
         return None
     return replica.weigh(sum(each.times(_weight(each, replica)) for each in addends))
+
+
+def common_value(value: Any, replica: Replica) -> Any:
+    """Returns the global batch's value of what each replica can compute without the others.
+
+    That is a value that is equal on all replicas, the number of examples, a constant divided by
+    it, or a sum of such terms.
+
+    Args:
+        value: A number, or a floating-point tensor without a row for each example.
+        replica: The replica that is being traced.
+
+    Returns:
+        The value; None if it is computed from the examples in any other way, or if there is no
+        graph that shows what it is.
+    """
+    if not isinstance(value, tf.Tensor):
+        return value
+    addends = addends_of(value, replica)
+    if not all(each.kinds in (NONE, COUNT, INVERSE) for each in addends):
+        return None
+    if not any(each.kinds for each in addends):
+        return value
+    one, share = tf.ones((), value.dtype), replica.share_as(value.dtype)
+    number = {NONE: one, COUNT: by_share(one, replica), INVERSE: share}
+    return replica.origins.agreed(sum(each.times(number[each.kinds]) for each in addends))
 
 
 def of_tape(original: Callable[..., Any]) -> Callable[..., Any]:

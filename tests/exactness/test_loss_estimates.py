@@ -20,6 +20,53 @@ def test_a_loss_may_return_a_number_of_python(tiny: Any) -> None:
     assert history["loss"] == [0.25]
 
 
+class Weighs(keras.Model):
+    """Passes its losses one weight for all examples of a batch."""
+
+    def __init__(self, weight: Any) -> None:
+        super().__init__()
+        self.dense = layers.Dense(2, kernel_initializer="ones")
+        self.weight = weight
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        weight = self.weight(y)
+        return sum(
+            keras.losses.MeanSquaredError(each)(y, y_pred, sample_weight=weight)
+            for each in ("mean_with_sample_weight", "sum", "sum_over_batch_size")
+        )
+
+
+def trained_with(weight: Any, trainer: Any) -> Any:
+    x = numbers(7, 4)
+    model = Weighs(weight)
+    model.compile(keras.optimizers.SGD(0.01))
+    options: dict[str, Any] = {"batch_size": 7, "epochs": 2, "verbose": 0}
+    return trainer(model).fit(x, x[:, :2], **options).history["loss"]
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [lambda y: 0.5, lambda y: ops.cast(ops.shape(y)[0], "float32"), lambda y: ops.array([0.5])],
+    ids=["number", "examples", "vector"],
+)
+def test_one_weight_for_all_examples(tiny: Any, weight: Any) -> None:
+    expected = trained_with(weight, lambda model: model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        got = trained_with(weight, lambda model: kfit.Trainer(model, tiny.strategy(2)))
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_one_weight_that_no_replica_knows_is_warned_of(tiny: Any) -> None:
+    with pytest.warns(UserWarning, match="The `sample_weight` of a loss has no value for each"):
+        trained_with(ops.max, lambda model: kfit.Trainer(model, tiny.strategy(2)))
+
+
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_one_number_for_the_batch_has_no_weights_of_examples(tiny: Any, eagerly: bool) -> None:
     x, weights = numbers(8, 4), np.arange(1.0, 9.0)

@@ -162,6 +162,80 @@ def test_losses_that_are_vectors_of_the_batch(
     np.testing.assert_allclose(got["loss"], expected["loss"], rtol=1e-5)
 
 
+def mean_of(y: Any, p: Any) -> Any:
+    return tf.reduce_mean(squares(y, p))
+
+
+def sum_of(y: Any, p: Any) -> Any:
+    return tf.reduce_sum(squares(y, p))
+
+
+WEIGHTED: dict[str, tuple[Function, Function]] = {
+    "mean_by_number": (mean_of, lambda y, p: tf.shape(y)[0]),
+    "mean_by_two": (mean_of, lambda y, p: 2.0),
+    "mean_by_inverse": (mean_of, lambda y, p: 1 / number(y)),
+    "sum_by_number": (sum_of, lambda y, p: number(y)),
+    "means_by_features": (EXACT["mean"], lambda y, p: tf.range(4.0)),
+    "sums_by_two": (EXACT["sum"], lambda y, p: tf.constant(2.0)),
+    "constant_by_sum": (lambda y, p: 3.0, sum_of),
+    "number_by_mean": (lambda y, p: number(y), mean_of),
+    "values_by_two": (lambda y, p: squares(y, p), lambda y, p: 2.0),
+    "values_by_number": (lambda y, p: squares(y, p), lambda y, p: number(y)),
+    "values_by_values": (lambda y, p: squares(y, p), lambda y, p: y[:, 0]),
+}
+OTHERS_WEIGHTED: dict[str, tuple[Function, Function]] = {
+    "mean_by_largest": (mean_of, lambda y, p: tf.reduce_max(y)),
+    "mean_by_sum": (mean_of, sum_of),
+    "values_by_sum": (lambda y, p: squares(y, p), sum_of),
+}
+
+
+class MeanOf(keras.metrics.Mean):
+    """A mean of what a function returns, weighted by what another one does."""
+
+    def __init__(self, values: Function, weight: Function, name: str) -> None:
+        super().__init__(name=name)
+        self.values, self.weight = values, weight
+
+    def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> Any:
+        return super().update_state(self.values(y, p), sample_weight=self.weight(y, p))
+
+
+class SumOf(keras.metrics.Sum):
+    """A sum of what a function returns, weighted by what another one does."""
+
+    def __init__(self, values: Function, weight: Function, name: str) -> None:
+        super().__init__(name=name)
+        self.values, self.weight = values, weight
+
+    def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> Any:
+        return super().update_state(self.values(y, p), sample_weight=self.weight(y, p))
+
+
+def of_weighted(functions: dict[str, tuple[Function, Function]]) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), layers.Rescaling(0.5)])
+    means = [MeanOf(*both, name) for name, both in functions.items()]
+    sums = [SumOf(*both, f"{name}_added_up") for name, both in functions.items()]
+    model.compile("sgd", "mse", metrics=[*means, *sums])
+    return model
+
+
+def test_metrics_with_one_weight_for_the_batch(tiny: Any) -> None:
+    expected = of_weighted(WEIGHTED).evaluate(X, Y, batch_size=10, verbose=0, return_dict=True)
+    trainer = kfit.Trainer(of_weighted(WEIGHTED), tiny.strategy(3))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        got = trainer.evaluate(X, Y, batch_size=10, verbose=0, return_dict=True)
+    assert_equal_logs(got, expected)
+
+
+def test_weights_that_no_replica_knows_are_warned_of(tiny: Any, recwarn: Any) -> None:
+    kfit.Trainer(of_weighted(OTHERS_WEIGHTED), tiny.strategy(2)).evaluate(X, Y, verbose=0)
+    said = " ".join(str(each.message) for each in recwarn)
+    names = OTHERS_WEIGHTED.keys() | {f"{name}_added_up" for name in OTHERS_WEIGHTED}
+    assert {each for each in names if f"'{each}' is given and its `sample_weight`" in said} == names
+
+
 def of_metrics(functions: dict[str, Function]) -> keras.Model:
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), layers.Dense(4)])
