@@ -94,6 +94,8 @@ TESTED_BY: dict[str, str] = {
     "kfit/steps/async_execution.py": "distribute/test_parameter_server.py: jit_compile",
     "kfit/steps/execution.py": "callbacks/test_backup_and_restore.py",
     "kfit/steps/frozen.py": "test_trainer.py: thawed",
+    "kfit/steps/predicted.py": "steps/test_prediction.py: A prediction",
+    "kfit/steps/replica_parts.py": "steps/test_returned.py: bincount",
     "kfit/steps/replica_step.py": "exactness/test_replica_context.py: XLA",
     "kfit/supervisor/backend.py": "supervisor/test_healthy_and_hung.py",
     "kfit/supervisor/process_group.py": "supervisor/test_supervisor.py",
