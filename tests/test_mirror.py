@@ -75,7 +75,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/internals/patch_points.py": "internals/test_private.py",
     "kfit/internals/randomness.py": "internals/test_private.py",
     "kfit/internals/strategies.py": "internals/test_private.py",
-    "kfit/internals/variables.py": "internals/test_private.py",
     "kfit/manifest/tfjob.py": "manifest/test_kubernetes.py: cleanPodPolicy",
     "kfit/objects/entries.py": "objects/test_bindings.py",
     "kfit/objects/hidden_state.py": "checkpoint/test_loose_variables.py: RandomStandardNormal",
