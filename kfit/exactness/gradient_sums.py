@@ -12,7 +12,7 @@ import tensorflow as tf
 from kfit.exactness.changed_gradients import is_whole, report_changes
 from kfit.exactness.collectives import largest, sum_gradients
 from kfit.exactness.replica_context import Replica, current_step
-from kfit.exactness.scalar_estimates import part_of
+from kfit.exactness.tape_gradients import part_of
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.optimizers import is_overwritten
 

@@ -13,9 +13,10 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.exactness.batch_kinds import has_one_example, has_rows_of_examples, kinds_of
+from kfit.exactness.batch_warnings import warn_of_rows
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica, one_of_several
-from kfit.exactness.scalar_estimates import common_value, estimate_of, warn_of_rows
+from kfit.exactness.scalar_estimates import common_value, estimate_of
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.losses import apply_mask
 

@@ -16,10 +16,11 @@ import tensorflow as tf
 
 from kfit.exactness.batch_kinds import has_rows_elsewhere, has_rows_of_examples, kinds_of
 from kfit.exactness.batch_losses import COMPARES, axes_of
+from kfit.exactness.batch_warnings import warn_of_rows
 from kfit.exactness.kinds import COUNT
 from kfit.exactness.replica_context import Replica, one_of_several
 from kfit.exactness.rows import is_scalar
-from kfit.exactness.scalar_estimates import common_value, estimate_of, warn_of_rows
+from kfit.exactness.scalar_estimates import common_value, estimate_of
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.losses import options_of_metric
 

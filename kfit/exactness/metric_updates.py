@@ -20,12 +20,12 @@ import tensorflow as tf
 from kfit.distribute.owned import owned_metrics
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import addends_of, kinds_of
+from kfit.exactness.batch_warnings import warn_if_combined
 from kfit.exactness.collectives import is_first_with_examples
 from kfit.exactness.kind_reading import Reading
 from kfit.exactness.origins import captured
 from kfit.exactness.own_code import is_of_keras
 from kfit.exactness.replica_context import OwnVariable, Replica, Step, current_step
-from kfit.exactness.scalar_estimates import warn_if_combined
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.variables import tf_variable
 

@@ -26,6 +26,7 @@ from kfit.exactness import (
     random_draws,
     row_states,
     scalar_estimates,
+    tape_gradients,
     traced_functions,
 )
 from kfit.internals import patch_points as points
@@ -60,8 +61,8 @@ _PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
     (points.SCALE_LOSS_WITH_SCALE, optimizer_update.scaled_loss),
     (points.APPLY_WITH_SCALE, optimizer_update.apply_scaled),
     (points.CALL_FUNCTION, traced_functions.of_step),
-    (points.GRADIENT, scalar_estimates.of_tape),
-    (points.GRADIENTS, scalar_estimates.of_graph),
+    (points.GRADIENT, tape_gradients.of_tape),
+    (points.GRADIENTS, tape_gradients.of_graph),
     (points.AVERAGE_LOSS, scalar_estimates.of_replica_batch),
     (points.REGULARIZATION_LOSS, scalar_estimates.unscaled_sum),
     (points.MERGE_CALL, optimizer_update.no_meeting_by_itself),

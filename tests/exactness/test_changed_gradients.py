@@ -99,9 +99,9 @@ def test_weights_and_logs_are_those_of_one_device(tiny: Any, change: str, option
 
 
 def test_what_is_linear_needs_no_early_sum(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kfit.exactness import scalar_estimates
+    from kfit.exactness import tape_gradients
 
-    monkeypatch.setattr(scalar_estimates, "early_sums", None)
+    monkeypatch.setattr(tape_gradients, "early_sums", None)
     with pytest.warns(UserWarning, match="'norm'"):
         one, two = (trained(tiny.strategy(n), smaller) for n in (1, 2))
     assert tiny.distance(one[0], two[0]) < 1e-5
