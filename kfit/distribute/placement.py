@@ -26,6 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.distribute.contexts import is_on_devices
 from kfit.distribute.first_copies import FirstCopies, may_be_one
 from kfit.distribute.owned import Owned, owned_by, owned_variables
 from kfit.distribute.python_random import undisturbed
@@ -241,7 +242,11 @@ class Placement:
         _working.append(self)
         try:
             self._place(owned)
-            with functions_forgotten(self._model), patched(points.ADD_SLOT, _in_scope_of_optimizer):
+            with (
+                functions_forgotten(self._model),
+                patched(points.ADD_SLOT, _in_scope_of_optimizer),
+                patched(points.APPLY, _to_variables_of_its_strategy),
+            ):
                 yield
         except BaseException:
             self.take_back(failed=True)
@@ -667,6 +672,37 @@ def _in_scope_of_optimizer(add: Callable[..., Any]) -> Callable[..., Any]:
             return add(optimizer, *args, **kwargs)
 
     return added
+
+
+def _to_variables_of_its_strategy(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the method by which an optimizer updates variables.
+
+    A hook may call an optimizer that the model does not hold. Such an optimizer knows nothing of
+    the devices on which the model's variables are meanwhile, and TensorFlow would fail.
+
+    Args:
+        apply: Keras' method, `Optimizer.apply`.
+
+    Returns:
+        The function to call instead of `apply`. It raises a ValueError for such an optimizer.
+    """
+
+    def applied(
+        optimizer: keras.optimizers.Optimizer, grads: Any, trainable_variables: Any = None
+    ) -> Any:
+        variables = None if trainable_variables is None else list(trainable_variables)
+        placed = [v for v in variables or () if is_on_devices(tf_variable(v))]
+        is_strange = strategy_of(optimizer).num_replicas_in_sync == 1
+        if placed and is_strange and not tf.distribute.has_strategy():
+            raise ValueError(
+                f"`optimizer` {optimizer.name!r} updates {placed[0].path!r} in a hook. During this "
+                "call the variable is on the devices of several replicas, which only the "
+                "optimizers of the model know. Keep the optimizer in an attribute of the model, "
+                "such as `model.second_optimizer = optimizer`."
+            )
+        return apply(optimizer, grads, variables)
+
+    return applied
 
 
 @contextmanager

@@ -335,3 +335,39 @@ def test_an_interrupt_waits_until_variables_are_moved(
     for got, one in zip(tiny.weights(model), expected, strict=True):
         np.testing.assert_array_equal(got, one)
     trainer.fit(x, y, **FIXED)
+
+
+def test_a_hook_may_use_another_optimizer_that_the_model_holds(tiny: Any) -> None:
+    x, y = tiny.data(16)
+    weights = []
+    for replicas in (0, 1, 2):
+        model = tiny.model()
+        model.second = keras.optimizers.SGD(0.1)
+
+        def update(epoch: int, logs: Any, model: Any = model) -> None:
+            variables = model.trainable_variables
+            model.second.apply([keras.ops.ones(v.shape) for v in variables], variables)
+
+        hook = keras.callbacks.LambdaCallback(on_epoch_end=update)
+        trainer = kfit.Trainer(model, tiny.strategy(replicas)) if replicas else model
+        trainer.fit(x, y, epochs=2, callbacks=[hook], **FIXED)
+        weights.append(model.get_weights())
+    for got in weights[1:]:
+        assert tiny.distance(got, weights[0]) < 1e-5
+
+
+def test_an_optimizer_that_the_model_does_not_hold_is_refused_in_hooks_on_replicas(
+    tiny: Any,
+) -> None:
+    x, y = tiny.data(16)
+    model = tiny.model()
+    other = keras.optimizers.SGD(0.1, name="other")
+
+    def update(epoch: int, logs: Any) -> None:
+        variables = model.trainable_variables
+        other.apply([keras.ops.ones(v.shape) for v in variables], variables)
+
+    hook = keras.callbacks.LambdaCallback(on_epoch_end=update)
+    with pytest.raises(ValueError, match=r"'other' updates .* Keep the optimizer in an attribute"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(x, y, callbacks=[hook], **FIXED)
+    kfit.Trainer(model, "one_device").fit(x, y, callbacks=[hook], **FIXED)
