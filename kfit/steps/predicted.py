@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from kfit.distribute.owned import owned_variables
 from kfit.distribute.variable_values import is_per_replica
-from kfit.exactness.batch_kinds import axis_of_rows, kinds_of, sizes_of_parts
-from kfit.exactness.kinds import Kinds
+from kfit.exactness.batch_kinds import addends_of, axis_of_rows, kinds_of, sizes_of_parts
+from kfit.exactness.kinds import NONE, Kinds
 from kfit.exactness.own_code import warn_if_unread
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.heartbeat.tracebacks import warn_user
@@ -78,7 +78,7 @@ def _of_prediction(
     if replica.can_be_read and (found := rows_of(value, replica, described)) is not None:
         rows, returned.rows[name] = found
         return rows
-    kinds = kinds_of(value, replica)
+    kinds: Kinds = NONE.union(*(each.kinds for each in addends_of(value, replica)))
     if not kinds and not _reads_own_variables(value, replica, model):
         return value
     if kinds and kinds <= _kinds_that_add_up(value):
