@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import keras
@@ -178,9 +179,8 @@ def _of_share(present: list[Tensor], replica: Replica) -> list[Tensor]:
         ValueError: If the loss has a value for each example, and the step has not called
             `scale_loss`.
     """
-    if replica.has_all:
-        return [replica.weigh(grad) for grad in present]
-    parts = [part_of(grad, replica) for grad in present]
+    in_parts = replica.weigh if replica.has_all else partial(part_of, replica=replica)
+    parts = [in_parts(grad) for grad in present]
     if any(part is None for part in parts):
         report_changes(replica)
     if replica.scaled and not replica.tape_sums:
