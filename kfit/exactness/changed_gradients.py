@@ -57,6 +57,14 @@ def report_changes(replica: Replica) -> None:
     )
 
 
+def is_changed(grad: Any, replica: Replica) -> bool:
+    """Returns whether a gradient is no longer a mean, a sum or a total of these over the examples.
+
+    A step that clips a gradient changes it so.
+    """
+    return "other" in _kinds_of(grad, replica)
+
+
 def is_whole(grad: Any, replica: Replica) -> bool:
     """Returns whether a gradient is computed only from gradients summed over the replicas.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from kfit.exactness.changed_gradients import is_whole, report_changes
+from kfit.exactness.changed_gradients import is_changed, is_whole, report_changes
 from kfit.exactness.collectives import largest, sum_gradients
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.tape_gradients import part_of
@@ -179,11 +178,9 @@ def _of_share(present: list[Tensor], replica: Replica) -> list[Tensor]:
         ValueError: If the loss has a value for each example, and the step has not called
             `scale_loss`.
     """
-    in_parts = replica.weigh if replica.has_all else partial(part_of, replica=replica)
-    parts = [in_parts(grad) for grad in present]
-    if any(part is None for part in parts):
-        report_changes(replica)
     if replica.scaled and not replica.tape_sums:
+        if not replica.has_all and any(is_changed(grad, replica) for grad in present):
+            report_changes(replica)
         return [replica.zero_if_empty(grad) for grad in present]
     if replica.unreduced and not replica.tape_sums:
         raise ValueError(
@@ -193,6 +190,11 @@ def _of_share(present: list[Tensor], replica: Replica) -> list[Tensor]:
             "step does, or compile the model with a reduction."
         )
     # Early sums are equal on all replicas; weighted by the shares they add up to themselves.
+    if replica.has_all:
+        return [replica.weigh(grad) for grad in present]
+    parts = [part_of(grad, replica) for grad in present]
+    if any(part is None for part in parts):
+        report_changes(replica)
     return [
         replica.weigh(grad) if part is None else part
         for grad, part in zip(present, parts, strict=True)

@@ -90,6 +90,7 @@ def both() -> dict[str, Any]:
     run = next(batches.segments(0))
     spec = run.iterator.element_spec
     with trainer._ready.working(batches, "train"):
+        trainer._ready.build_optimizer()
         step = make_step(trainer.model, trainer.model.train_step, strategy)
         ours = traced(lambda element: step(element, run.layout), spec, strategy.tf_strategy)
     with strategy.scope():
