@@ -51,8 +51,6 @@ _LINEAR = {
     *("Add", "AddN", "AddV2", "Cast", "EnsureShape", "ExpandDims", "Identity", "Mean", "Neg"),
     *("Pack", "Reshape", "Squeeze", "StopGradient", "Sub", "Sum", "Transpose"),
 }
-_USES_OF_PLACES = {"Cast", "GatherV2", "OneHot", "Range", "ResourceGather"}
-_COMPARISONS = {"Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"}
 _SCATTERING = {
     *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub"),
     *("GatherNd", "TensorScatterUpdate"),
@@ -233,13 +231,10 @@ def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
     """Returns whether a tensor holds the place of each example in the batch, as a number to use.
 
     The places in a replica's part of the batch are not those in the batch. Integers may be indices,
-    which do not count: they select an example's own value. But a place counts that is compared with
-    something, or that selects from what is no batch.
+    which do not count: they select an example's own value.
     """
     kind = tensor.op.type
-    is_compared = kind in _COMPARISONS and not _is_less_than_zero(tensor.op)
-    is_used = kind in _USES_OF_PLACES and tensor.dtype.is_floating
-    if not (is_compared or is_used):
+    if kind not in ("Cast", "OneHot", "Range") or not tensor.dtype.is_floating:
         return False
     if rows_axis(tensor) is None or used_by(tensor, origins) != {"count"}:
         return False
@@ -250,11 +245,6 @@ def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
         each.op.type == "Range" and rows_axis(each) is not None
         for each in made_from(tensor, origins, stop=stop)
     )
-
-
-def _is_less_than_zero(op: tf.Operation) -> bool:
-    """Returns whether TensorFlow compares indices with 0, as it does before it gathers by them."""
-    return op.type == "Less" and tf.get_static_value(op.inputs[1]) == 0
 
 
 def _multiplies_examples(op: tf.Operation, are_used: Callable[[Tensor], bool]) -> bool:

@@ -57,10 +57,6 @@ COMBINE: dict[str, Loss] = {
     ),
     "sorted_between_transpositions": lambda y, z: gap(y, tf.sort(z, axis=0)),
     "orthogonal": lambda y, z: ops.mean(tf.linalg.qr(z)[0][:, 0] ** 2),
-    "the_first_two": lambda y, z: tf.where(tf.range(tf.shape(z)[0]) < 2, gap(y, z), 0.0),
-    "with_a_value_of_the_place": lambda y, z: (
-        gap(y, z) * tf.gather(tf.linspace(0.0, 1.0, 50), tf.range(tf.shape(z)[0]))
-    ),
     "one_example_replaced": lambda y, z: gap(y, tf.tensor_scatter_nd_update(z, [[0]], z[1:2])),
 }
 DO_NOT: dict[str, Loss] = {
