@@ -23,9 +23,10 @@ from kfit.exactness.one_example import takes_one_example
 from kfit.exactness.origins import Origins, inputs_of
 from kfit.exactness.placed_axes import BROADCASTING, label_of, parts_of_slice, role_in_product
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import BRANCHES, CALLS, LOOPS, rows_axis
+from kfit.exactness.rows_axis import rows_axis
 from kfit.exactness.sizes import are_numbers
 from kfit.exactness.sources import CONTRACTIONS, LAYERS, made_from, used_by
+from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 
 Tensor = Any
 

@@ -14,9 +14,9 @@ from kfit.exactness.batch_kinds import (
 )
 from kfit.exactness.origins import inputs_of
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import CALLS
 from kfit.exactness.sources import made_from
 from kfit.heartbeat.tracebacks import warn_user
+from kfit.internals.graphs import CALLS
 
 Tensor = Any
 

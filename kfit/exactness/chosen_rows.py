@@ -13,8 +13,9 @@ from kfit.exactness.added_rows import Added, added_rows
 from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.origins import Origins
 from kfit.exactness.placed_axes import parts_of_slice
-from kfit.exactness.rows_axis import CALLS, gathers_rows, rows_axis
+from kfit.exactness.rows_axis import gathers_rows, rows_axis
 from kfit.exactness.sources import LAYERS, made_from
+from kfit.internals.graphs import CALLS
 
 Tensor = Any
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from kfit.exactness.changed_gradients import is_changed, is_whole, report_changes
 from kfit.exactness.collectives import largest, sum_gradients
 from kfit.exactness.replica_context import Replica, current_step
-from kfit.exactness.tape_gradients import part_of
+from kfit.exactness.tape_gradients import part_of_gradient
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.optimizers import is_overwritten
 
@@ -192,7 +192,7 @@ def _of_share(present: list[Tensor], replica: Replica) -> list[Tensor]:
     # Early sums are equal on all replicas; weighted by the shares they add up to themselves.
     if replica.has_all:
         return [replica.weigh(grad) for grad in present]
-    parts = [part_of(grad, replica) for grad in present]
+    parts = [part_of_gradient(grad, replica) for grad in present]
     if any(part is None for part in parts):
         report_changes(replica)
     return [

@@ -18,9 +18,10 @@ from kfit.exactness.kinds import COUNT, INVERSE, NONE, SUM, Kinds
 from kfit.exactness.one_example import is_of_one_example, takes_one_example
 from kfit.exactness.origins import captured
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import BRANCHES, CALLS, LOOPS, enter, is_inner_size, rows_axis
+from kfit.exactness.rows_axis import enter, is_inner_size, rows_axis
 from kfit.exactness.sizes import SIZES, are_numbers
 from kfit.exactness.sources import CONTRACTIONS, LAYERS, made_from, used_by
+from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 
 Tensor = Any
 

@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.exactness.placed_axes import parts_of_slice, placed
-from kfit.exactness.rows_axis import BRANCHES, LOOPS, enter, gathers_rows, rows_axis
+from kfit.exactness.rows_axis import enter, gathers_rows, rows_axis
+from kfit.internals.graphs import BRANCHES, LOOPS
 
 Tensor = Any
 Test = Callable[[Tensor], bool]

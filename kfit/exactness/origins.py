@@ -13,16 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.internals.graphs import current_graph
+from kfit.internals.graphs import BRANCHES, LOOPS, current_graph
 
 Tensor = Any
 
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd"}
 _CALLS = {"PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case"}
 """Stateful operations, or calls of functions, whose results depend on their inputs only."""
-
-_BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
-_LOOPS = {"While", "StatelessWhile"}
 
 
 class Origins:
@@ -233,7 +230,7 @@ def _conditions(graph: Any, step: Any) -> list[Tensor] | None:
         the graph runs in a loop, or does not belong to the step.
     """
     calls = _calls_around(graph, step)
-    if calls is None or any(op.type in _LOOPS for op in calls):
+    if calls is None or any(op.type in LOOPS for op in calls):
         return None
     return [op.inputs[0] for op in calls]
 
@@ -252,7 +249,7 @@ def _calls_around(graph: Any, step: Any) -> list[tf.Operation] | None:
         found += [
             op
             for op in outer.get_operations()
-            if op.type in _BRANCHES | _LOOPS and graph.name in _functions_of(op)
+            if op.type in BRANCHES | LOOPS and graph.name in _functions_of(op)
         ]
         graph = outer
     return found

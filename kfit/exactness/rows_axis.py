@@ -16,13 +16,10 @@ import tensorflow as tf
 from kfit.exactness.origins import captured, inputs_of
 from kfit.exactness.placed_axes import KNOWN, placed
 from kfit.exactness.sizes import are_numbers, is_number
-from kfit.internals.graphs import graphs_called_by
+from kfit.internals.graphs import BRANCHES, CALLS, LOOPS, graphs_called_by
 
 Tensor = Any
 
-LOOPS = {"While", "StatelessWhile"}
-BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
-CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
 _SHAPED = {"Fill": 0, "Empty": 0, "BroadcastTo": 1, "Tile": 1, "Reshape": 1}
 """Operations whose result has a given shape, and the index of the input with the shape."""
 

@@ -38,7 +38,7 @@ _computing = threading.local()
 _OF_TAPE = "The loss that this step takes gradients of"
 
 
-def part_of(grad: Tensor, replica: Replica) -> Tensor | None:
+def part_of_gradient(grad: Tensor, replica: Replica) -> Tensor | None:
     """Returns the replica's part of a gradient; the parts add up to that of the global batch.
 
     A step may compute gradients by itself, or multiply those of a tape by the number of examples.

@@ -12,11 +12,11 @@ _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 """The operations that call Python code: those of `tf.py_function` and `tf.numpy_function`."""
 OWN_PYTHON = "kfit_python"
 """The name of kfit's own operations that call Python code."""
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"}) | {
-    *("If", "StatelessIf", "Case", "StatelessCase"),
-}
-"""The operations that run functions of a graph within a step."""
-_BRANCHES = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
+LOOPS = {"While", "StatelessWhile"}
+BRANCHES = {"If", "StatelessIf", "Case", "StatelessCase"}
+CALLS = {"PartitionedCall", "StatefulPartitionedCall", "XlaLaunch"}
+"""The operations that call a function: neither in a loop, nor on a condition."""
+_GRAPHS_OF_BRANCHES = ("CondBranchFuncGraph", "WhileBodyFuncGraph", "WhileCondFuncGraph")
 """The classes of the graphs of `tf.cond` and `tf.while_loop`, which have no public names."""
 
 
@@ -58,7 +58,7 @@ def is_within_branch(outer: Any) -> bool:
     """
     graph, found = current_graph(), False
     while graph is not None and graph is not outer:
-        found = found or type(graph).__name__ in _BRANCHES
+        found = found or type(graph).__name__ in _GRAPHS_OF_BRANCHES
         graph = getattr(graph, "outer_graph", None)
     return found and graph is outer
 
@@ -91,10 +91,6 @@ def graphs_called_by(op: tf.Operation) -> list[Any]:
     return [] if None in graphs else graphs
 
 
-@uses(
-    "tensorflow.python.framework.ops.Graph._get_function",
-    because="`as_graph_def`, which is public, copies all constants of the graph",
-)
 def calls_python(graph: Any) -> bool:
     """Returns whether a graph, or a function that it runs, calls Python code of the user's.
 
@@ -104,17 +100,12 @@ def calls_python(graph: Any) -> bool:
     Args:
         graph: The graph of a traced function.
     """
-    seen, left = set(), [graph]
+    seen, left = {id(graph)}, [graph]
     while left:
         for op in left.pop().get_operations():
             if op.type in _PYTHON and not op.name.rpartition("/")[2].startswith(OWN_PYTHON):
                 return True
-            if op.type not in _CALLS:
-                continue
-            for attribute in op.node_def.attr.values():
-                for function in (attribute.func, *attribute.list.func):
-                    if function.name and function.name not in seen:
-                        seen.add(function.name)
-                        called = getattr(op.graph._get_function(function.name), "graph", None)
-                        left += [] if called is None else [called]
+            called = graphs_called_by(op) if op.type in LOOPS | BRANCHES | CALLS else []
+            left += [each for each in called if id(each) not in seen]
+            seen.update(map(id, called))
     return False
