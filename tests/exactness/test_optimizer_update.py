@@ -73,11 +73,11 @@ class AppliesOwnWay(keras.Sequential):
 def test_what_keras_refuses_to_update_is_refused_in_its_words(
     tiny: Any, way: str, told: str, kind: str
 ) -> None:
-    options = {
+    options: dict[str, dict[str, Any]] = {
         "average": {"use_ema": True, "ema_overwrite_frequency": 2},
         "window": {"gradient_accumulation_steps": 2},
     }
-    optimizer: Any = optimizers.SGD(0.1, **options.get(kind, {}))  # type: ignore[arg-type]
+    optimizer: Any = optimizers.SGD(0.1, **options.get(kind, {}))
     optimizer = optimizers.LossScaleOptimizer(optimizer) if kind == "loss scale" else optimizer
     model = AppliesOwnWay([layers.Input((4,)), layers.Dense(3), layers.Dense(2)])
     model.way = way

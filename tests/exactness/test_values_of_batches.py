@@ -190,8 +190,8 @@ OTHERS_WEIGHTED: dict[str, tuple[Function, Function]] = {
 }
 
 
-class MeanOf(keras.metrics.Mean):
-    """A mean of what a function returns, weighted by what another one does."""
+class Weighted(keras.metrics.Metric):
+    """Has Keras' metric take what a function returns, weighted by what another one does."""
 
     def __init__(self, values: Function, weight: Function, name: str) -> None:
         super().__init__(name=name)
@@ -201,15 +201,12 @@ class MeanOf(keras.metrics.Mean):
         return super().update_state(self.values(y, p), sample_weight=self.weight(y, p))
 
 
-class SumOf(keras.metrics.Sum):
-    """A sum of what a function returns, weighted by what another one does."""
+class MeanOf(Weighted, keras.metrics.Mean):
+    """A weighted mean."""
 
-    def __init__(self, values: Function, weight: Function, name: str) -> None:
-        super().__init__(name=name)
-        self.values, self.weight = values, weight
 
-    def update_state(self, y: Any, p: Any, sample_weight: Any = None) -> Any:
-        return super().update_state(self.values(y, p), sample_weight=self.weight(y, p))
+class SumOf(Weighted, keras.metrics.Sum):
+    """A weighted sum."""
 
 
 def of_weighted(functions: dict[str, tuple[Function, Function]]) -> keras.Model:

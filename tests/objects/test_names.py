@@ -180,13 +180,18 @@ def test_names_are_found_through_functions_classes_and_partials() -> None:
     assert names_in(np.arange(3)) == []
 
 
-def test_they_go_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_goes_on(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run(steps, state)` returns what is known after the steps, and the state to go on from."""
     expected, _ = run(5)
     _, state = run(3)
     monkeypatch.setattr(entries, "_PROCESSES", {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert run(2, state)[0] == expected
+
+
+def test_they_go_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_goes_on(run, monkeypatch)
 
 
 def test_in_the_same_process_generators_go_on_and_values_stay() -> None:
@@ -226,12 +231,7 @@ def test_what_functions_carry_goes_on_in_another_process(monkeypatch: pytest.Mon
         assert watched.unsaved() == []
         return carried(), watched.state_dict()
 
-    expected, _ = run(5)
-    _, state = run(3)
-    monkeypatch.setattr(entries, "_PROCESSES", {})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert run(2, state)[0] == expected
+    assert_goes_on(run, monkeypatch)
 
 
 def test_a_constant_that_looks_like_an_order_is_what_the_program_says(
@@ -287,6 +287,7 @@ def test_what_modules_in_packages_and_modules_imported_in_functions_hold_is_foun
 
 
 def grows() -> None:
+    # None of these is declared: what training is the first to set is what is tested.
     grows.calls = getattr(grows, "calls", 0) + 1  # type: ignore[attr-defined]
     Growing.total = getattr(Growing, "total", 0) + 2  # type: ignore[attr-defined]
     setattr(Growing, "last", [Growing.total])  # type: ignore[attr-defined]  # noqa: B010
@@ -330,12 +331,7 @@ def test_what_is_set_first_during_training_goes_on_in_another_process(
         numbers = [vars(grows)["calls"], vars(Growing)["total"], vars(Growing)["last"]]
         return [*numbers, module.seen], watched.state_dict()
 
-    expected, _ = run(5)
-    _, state = run(3)
-    monkeypatch.setattr(entries, "_PROCESSES", {})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert run(2, state)[0] == expected
+    assert_goes_on(run, monkeypatch)
 
 
 @pytest.mark.parametrize(
