@@ -35,6 +35,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/distribute/host_collectives.py": "training/test_save_points.py: is_alone",
     "kfit/distribute/initial_values.py": "distribute/programs/cases.py: int8",
     "kfit/distribute/one_device.py": "distribute/test_devices.py: memory_growth",
+    "kfit/distribute/placed_optimizers.py": "distribute/test_placement.py: optimizer",
     "kfit/distribute/pipeline_parts.py": "a walk, which fingerprints/test_pipelines.py takes",
     "kfit/distribute/pipeline_seeds.py": "inputs/test_pipeline_state.py: deterministic=False",
     "kfit/distribute/ring_setup.py": "distribute/test_multi_worker.py: cannot reach",

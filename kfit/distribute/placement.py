@@ -16,8 +16,8 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -26,9 +26,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kfit.distribute.contexts import is_on_devices
 from kfit.distribute.first_copies import FirstCopies, may_be_one
 from kfit.distribute.owned import Owned, owned_by, owned_variables
+from kfit.distribute.placed_optimizers import (
+    in_scope_of_optimizer,
+    rekeyed,
+    to_variables_of_its_strategy,
+)
 from kfit.distribute.python_random import undisturbed
 from kfit.distribute.same_model import require_same_variables
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
@@ -38,7 +42,6 @@ from kfit.distribute.variable_values import is_per_replica, total_of_task
 from kfit.heartbeat.signal_handlers import postponed
 from kfit.internals import patch_points as points
 from kfit.internals.keras_functions import functions_forgotten
-from kfit.internals.optimizers import belong_to, chooser_of, key_of, strategy_of
 from kfit.internals.patching import patched
 from kfit.internals.randomness import (
     existing_seed_generator,
@@ -244,8 +247,8 @@ class Placement:
             self._place(owned)
             with (
                 functions_forgotten(self._model),
-                patched(points.ADD_SLOT, _in_scope_of_optimizer),
-                patched(points.APPLY, _to_variables_of_its_strategy),
+                patched(points.ADD_SLOT, in_scope_of_optimizer),
+                patched(points.APPLY, to_variables_of_its_strategy),
             ):
                 yield
         except BaseException:
@@ -361,7 +364,7 @@ class Placement:
         moved = [(variable, value) for variable, value in found if value is not None]
         if not moved:
             return
-        with _rekeyed(owned, tf.distribute.get_strategy()):
+        with rekeyed(owned, tf.distribute.get_strategy()):
             for variable, value in moved:
                 _initialize(variable, value, like=tf_variable(variable))
         own = {id(variable) for variable in owned_variables(self._model)}
@@ -427,7 +430,7 @@ class Placement:
             require_same_variables([*again, *new], self._strategy.host_collectives)
         copies = FirstCopies()
         with (
-            _rekeyed(owned, self._strategy.tf_strategy),
+            rekeyed(owned, self._strategy.tf_strategy),
             copies.taken(),
             self._strategy.scope(),
         ):
@@ -479,7 +482,7 @@ class Placement:
                 have are ignored. None moves all variables of this model.
         """
         owned = self._owned()
-        with _rekeyed(owned, tf.distribute.get_strategy()):
+        with rekeyed(owned, tf.distribute.get_strategy()):
             moved = owned.variables if only is None else _both(owned.variables, only)
             pairs = [self._pairs[id(variable)] for variable in moved if id(variable) in self._pairs]
             # The first copy has the value of all, unless each replica has its own.
@@ -585,32 +588,6 @@ def _both(
     return [variable for variable in variables if id(variable) in known]
 
 
-def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
-    """Makes an optimizer belong to a strategy, just before the optimizer is built.
-
-    Call it in the strategy's scope. Optimizers that this optimizer wraps then belong to the
-    strategy, too. Some variables of an optimizer, such as its step count, exist before it is built.
-    If the strategy has several replicas, these variables are moved to the devices of the strategy.
-
-    Args:
-        optimizer: The optimizer, which is not built yet.
-        variables: The model's variables that the optimizer will be built for.
-        tf_strategy: The `tf.distribute.Strategy`.
-    """
-    belong_to(optimizer, tf_strategy)
-    if tf_strategy.num_replicas_in_sync > 1:
-        for variable in optimizer.variables:
-            if not isinstance(tf_variable(variable), tf.distribute.DistributedValues):
-                make_tf_variable(variable, tf_variable(variable).read_value())
-    inner = getattr(optimizer, "inner_optimizer", None)
-    # A MultiOptimizer calls a function of the user's to choose the optimizer of each variable.
-    choose = chooser_of(optimizer)
-    chosen = [choose(variable) for variable in variables] if choose else []
-    for part in [inner, *chosen]:
-        if part is not None:
-            adopt(part, variables, tf_strategy)
-
-
 def _require_addable(variable: keras.Variable, strategy: Strategy) -> None:
     """Raises an error if a variable's value is the sum over replicas, but its dtype is bool."""
     if variable.dtype == "bool" and variable.aggregation == "sum" and strategy.num_replicas > 1:
@@ -651,86 +628,3 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
         yield
     finally:
         variable.trainable = now
-
-
-def _in_scope_of_optimizer(add: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the method by which an optimizer makes a slot, such as a momentum.
-
-    A hook may build the optimizer, as that of Keras' BackupAndRestore does. It runs outside of the
-    scope, but the variable that the slot belongs to is on the strategy's devices.
-
-    Args:
-        add: Keras' method, `add_variable_from_reference`.
-
-    Returns:
-        The function to call instead of `add`.
-    """
-
-    def added(optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        is_in_scope = tf.distribute.has_strategy()
-        with nullcontext() if is_in_scope else strategy_of(optimizer).scope():
-            return add(optimizer, *args, **kwargs)
-
-    return added
-
-
-def _to_variables_of_its_strategy(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the method by which an optimizer updates variables.
-
-    A hook may call an optimizer that the model does not hold. Such an optimizer knows nothing of
-    the devices on which the model's variables are meanwhile, and TensorFlow would fail.
-
-    Args:
-        apply: Keras' method, `Optimizer.apply`.
-
-    Returns:
-        The function to call instead of `apply`. It raises a ValueError for such an optimizer.
-    """
-
-    def applied(
-        optimizer: keras.optimizers.Optimizer, grads: Any, trainable_variables: Any = None
-    ) -> Any:
-        variables = None if trainable_variables is None else list(trainable_variables)
-        placed = [v for v in variables or () if is_on_devices(tf_variable(v))]
-        is_strange = strategy_of(optimizer).num_replicas_in_sync == 1
-        if placed and is_strange and not tf.distribute.has_strategy():
-            raise ValueError(
-                f"`optimizer` {optimizer.name!r} updates {placed[0].path!r} in a hook. During this "
-                "call the variable is on the devices of several replicas, which only the "
-                "optimizers of the model know. Keep the optimizer in an attribute of the model, "
-                "such as `model.second_optimizer = optimizer`."
-            )
-        return apply(optimizer, grads, variables)
-
-    return applied
-
-
-@contextmanager
-def _rekeyed(owned: Owned, tf_strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Context in which a model's `tf.Variable`s are replaced; its end updates the optimizers.
-
-    A built optimizer finds the slots of a variable, such as a momentum, by the identity of the
-    `tf.Variable`. So at the end of the context, each old `tf.Variable` is replaced by the new one
-    as a key in the optimizers.
-
-    Args:
-        owned: The variables and optimizers of the model.
-        tf_strategy: The strategy that the model's optimizers belong to afterwards.
-    """
-    optimizers = owned.optimizers
-    variables = [v for v in owned.variables if tf_variable(v) is not None]
-    before = [[key_of(optimizer, v) for v in variables] for optimizer in optimizers]
-    yield
-    for optimizer, old_keys in zip(optimizers, before, strict=True):
-        belong_to(optimizer, tf_strategy)
-        renamed = {
-            old: key_of(optimizer, variable)
-            for old, variable in zip(old_keys, variables, strict=True)
-        }
-        for name, table in list(vars(optimizer).items()):
-            if isinstance(table, dict) and any(key in renamed for key in table):
-                object.__setattr__(
-                    optimizer, name, {renamed.get(key, key): v for key, v in table.items()}
-                )
-            elif isinstance(table, set) and any(key in renamed for key in table):
-                object.__setattr__(optimizer, name, {renamed.get(key, key) for key in table})

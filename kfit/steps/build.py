@@ -16,7 +16,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.placement import adopt, made_trainable
+from kfit.distribute.placed_optimizers import adopt
+from kfit.distribute.placement import made_trainable
 from kfit.exactness.own_code import overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
 from kfit.fault_sites import Site, reach
