@@ -1,6 +1,6 @@
 """Parameters of tests that go through many cases of one mechanism: a sample is run each day."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -21,9 +21,21 @@ def sweep(cases: Iterable[Any], every: int = 2, *, whole: Iterable[Any] = ()) ->
     ]
 
 
-def only(names: Collection[str], cases: Iterable[str]) -> list[Any]:
-    """Returns parameters for `pytest.mark.parametrize`; all but those named are marked long."""
-    return [case if case in names else _long(case) for case in cases]
+def only(daily: Collection[Any], cases: Iterable[Any]) -> list[Any]:
+    """Returns parameters for `pytest.mark.parametrize`; all but the daily ones are marked long."""
+    return [case if case in daily else _long(case) for case in cases]
+
+
+def halves(cases: Mapping[str, Any]) -> list[Any]:
+    """Returns two parameters for a test that takes many cases at once, each with half of them.
+
+    Every second one, from the first on, is taken by the daily test, the others by a long one.
+    """
+    some, others = ({name: cases[name] for name in list(cases)[first::2]} for first in (0, 1))
+    return [
+        pytest.param(some, id="some"),
+        pytest.param(others, id="others", marks=pytest.mark.long),
+    ]
 
 
 def _long(case: Any) -> Any:

@@ -15,7 +15,7 @@ from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError, Store, fits
 from kfit.fingerprints import of_training
 from kfit.user_files.ownership import ForeignFileError
-from tests.sweeps import sweep
+from tests.sweeps import only
 
 STEPS = 4
 """Of an epoch."""
@@ -226,7 +226,7 @@ def lived(program: Callable[[Life], None], folder: Path, dies_at: int = 0, seed:
 @pytest.mark.parametrize(
     ("name", "moments"),
     [
-        *sweep(SOME.items()),
+        *only([("in_a_loop", SOME["in_a_loop"])], SOME.items()),
         *[
             pytest.param(name, range(1, count + 1), marks=pytest.mark.long)
             for name, count in MOMENTS.items()
@@ -254,18 +254,27 @@ def cut(program: Callable[[Life], None], tmp_path: Path, moments: Iterable[int])
         assert second.printed == untouched.printed, f"killed at moment {moment}"
 
 
-def test_a_hook_may_compile_before_the_first_step(tmp_path: Path) -> None:
-    cut(with_compile_in_on_train_begin, tmp_path, (3, 7, 12))
+@pytest.mark.parametrize("moments", [(7,), pytest.param((3, 12), marks=pytest.mark.long)])
+def test_a_hook_may_compile_before_the_first_step(tmp_path: Path, moments: Iterable[int]) -> None:
+    cut(with_compile_in_on_train_begin, tmp_path, moments)
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data", "ignore:`x` has ended")
-@pytest.mark.parametrize("batches", [5, 6])
-def test_a_fit_that_ends_with_its_generator_is_finished(tmp_path: Path, batches: int) -> None:
+@pytest.mark.parametrize(
+    ("batches", "moments"),
+    [
+        (5, (6,)),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in ((5, (4, 12)), (6, (4, 7, 13)))),
+    ],
+)
+def test_a_fit_that_ends_with_its_generator_is_finished(
+    tmp_path: Path, batches: int, moments: Iterable[int]
+) -> None:
     """In the midst of an epoch, and just with one."""
-    cut(of_a_generator_that_ends(batches), tmp_path, (4, batches + 1, batches + 7))
+    cut(of_a_generator_that_ends(batches), tmp_path, moments)
 
 
-@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("is_first", [pytest.param(False, marks=pytest.mark.long), True])
 def test_of_two_directories_the_newest_snapshot_counts(
     tmp_path: Path, is_first: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,12 @@ def alone(tiny: Any, training: Any) -> Any:
     return training.Machine(tiny.strategy(1), validation_data=(x, y))
 
 
+@pytest.fixture(scope="module")
+def plain(tiny: Any, training: Any) -> Any:
+    """One replica, without validation."""
+    return training.Machine(tiny.strategy(1))
+
+
 @pytest.mark.parametrize(
     "cuts",
     [
@@ -151,8 +157,11 @@ DAILY = ("shuffled_batches",)
 """Those that are run each day; `inputs/test_going_on.py` cuts off many more kinds of data."""
 
 
+@pytest.mark.parametrize("cut", [pytest.param(2, marks=pytest.mark.long), 6])
 @pytest.mark.parametrize("kind", only(DAILY, KINDS))
-def test_every_kind_of_data_goes_on(tiny: Any, training: Any, tmp_path: Any, kind: str) -> None:
+def test_every_kind_of_data_goes_on(
+    tiny: Any, training: Any, tmp_path: Any, kind: str, cut: int
+) -> None:
     x, y = training.data()
 
     def made() -> Any:
@@ -161,11 +170,10 @@ def test_every_kind_of_data_goes_on(tiny: Any, training: Any, tmp_path: Any, kin
 
     machine = training.Machine(tiny.strategy(1), made, epochs=3)
     expected = machine.untouched
-    for number, cut in enumerate((2, 6)):
-        backup = BackupAndRestore(tmp_path / str(number), save_freq=1)
-        machine.cut_at(cut, [backup])
-        machine.run([backup])
-        assert machine.digest == expected, f"cut at step {cut}"
+    backup = BackupAndRestore(tmp_path, save_freq=1)
+    machine.cut_at(cut, [backup])
+    machine.run([backup])
+    assert machine.digest == expected
 
 
 def test_at_the_end_of_epochs(machine: Any, training: Any, tmp_path: Any) -> None:
@@ -186,7 +194,8 @@ def test_at_the_end_of_epochs(machine: Any, training: Any, tmp_path: Any) -> Non
             ("batch", signal.SIGUSR1),
             ("batch", signal.SIGINT),
             ("batch", signal.SIGHUP),
-        ]
+        ],
+        every=4,
     ),
 )
 def test_a_signal_loses_no_step(
@@ -248,10 +257,14 @@ def test_signals_are_given_back(alone: Any, tmp_path: Any) -> None:
     assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)] == before
 
 
+@pytest.mark.parametrize(
+    "changes", [[(1, 2)], pytest.param([(2, 1), (3, 2)], marks=pytest.mark.long)]
+)
 def test_it_goes_on_with_another_number_of_replicas(
-    tiny: Any, training: Any, tmp_path: Any
+    tiny: Any, training: Any, tmp_path: Any, changes: list[tuple[int, int]]
 ) -> None:
-    machines = {n: training.Machine(tiny.strategy(n)) for n in (1, 2, 3)}
+    numbers = {1, *itertools.chain(*changes)}
+    machines = {n: training.Machine(tiny.strategy(n)) for n in numbers}
     for machine in machines.values():
         # Dropout draws other numbers on other replicas, and Adam makes rounding errors large.
         machine.model.layers[1].synchronized = True
@@ -262,7 +275,7 @@ def test_it_goes_on_with_another_number_of_replicas(
     one.run()
     expected = [v.numpy().copy() for v in one.model.weights]
     history = one.trainer.history.history
-    for before, after in ((1, 2), (2, 1), (3, 2)):
+    for before, after in changes:
         backup = BackupAndRestore(tmp_path / f"{before}-{after}", save_freq=3)
         machines[before].cut_at(11, [backup])
         machines[after].run([backup])
@@ -303,31 +316,40 @@ def _other(name: str, training: Any) -> Any:
     ("name", "says"),
     [
         ("batch_size", "data: global batch size is 10, in the snapshot 8"),
-        ("examples", "data: examples is 49, in the snapshot 50"),
+        pytest.param(
+            "examples", "data: examples is 49, in the snapshot 50", marks=pytest.mark.long
+        ),
         ("model", r"model: .*kernel .*is \(6, 4\) float32, in the snapshot \(6, 3\) float32"),
-        ("optimizer", r"optimizer: optimizer is SGD, in the snapshot Adam"),
+        pytest.param(
+            "optimizer",
+            r"optimizer: optimizer is SGD, in the snapshot Adam",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "renamed",
             r"model: head \(\d\), a Dense, is not in the snapshot\n.* is only in the snapshot",
             marks=pytest.mark.long,
         ),
-        ("dtype", r"model: .*kernel .*is \(6, 3\) float64, in the snapshot \(6, 3\) float32"),
+        pytest.param(
+            "dtype",
+            r"model: .*kernel .*is \(6, 3\) float64, in the snapshot \(6, 3\) float32",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_another_training_is_refused_by_name(
-    training: Any, tmp_path: Any, name: str, says: str
+    plain: Any, training: Any, tmp_path: Any, name: str, says: str
 ) -> None:
     backup = BackupAndRestore(tmp_path / "backup", save_freq=3)
-    training.Machine(kfit.distribute.OneDevice()).cut_at(5, [backup])
+    plain.cut_at(5, [backup])
     other = _other(name, training)
     with pytest.raises(SnapshotMismatchError, match=says):
         other.run([backup])
     assert steps_in(tmp_path / "backup") == [3]
 
 
-def test_parts_of_a_snapshot(training: Any, tmp_path: Any) -> None:
-    first = training.Machine(kfit.distribute.OneDevice())
-    first.cut_at(9, [BackupAndRestore(tmp_path / "backup", save_freq=8)])
+def test_parts_of_a_snapshot(plain: Any, training: Any, tmp_path: Any) -> None:
+    plain.cut_at(9, [BackupAndRestore(tmp_path / "backup", save_freq=8)])
     kept = Store(str(tmp_path / "backup")).newest()[0].state["variables"]
     other = _other("optimizer", training)
     seen: list[Any] = []
@@ -684,12 +706,11 @@ def test_saves_come_at_their_steps_and_cost_no_steps_of_their_own(
     assert len(taken) < 40
 
 
-def test_by_the_clock(training: Any, tmp_path: Any, monkeypatch: Any) -> None:
-    machine = training.Machine(kfit.distribute.OneDevice())
+def test_by_the_clock(plain: Any, tmp_path: Any, monkeypatch: Any) -> None:
     now = itertools.count(0, 4)  # each look at the clock takes four seconds
     monkeypatch.setattr(module, "time", Clock(now))
     backup = BackupAndRestore(tmp_path / "b", save_freq=dt.timedelta(seconds=30), keep=99)
-    machine.cut_at(20, [backup])
+    plain.cut_at(20, [backup])
     saved = steps_in(tmp_path / "b")
     assert len(saved) >= 2
     assert all(5 <= b - a <= 8 for a, b in itertools.pairwise([0, *saved]))
@@ -853,8 +874,12 @@ class CutAt(BackupAndRestore):
         ),
     ],
 )
+@pytest.mark.parametrize(
+    ("save_freqs", "steps"),
+    [((2,), (2, 7)), pytest.param((1, 8), (6, 8, 10), marks=pytest.mark.long)],
+)
 def test_save_points_within_executions_call_no_hooks(
-    tiny: Any, tmp_path: Any, length: str, stop: Any
+    tiny: Any, tmp_path: Any, length: str, stop: Any, save_freqs: Any, steps: Any
 ) -> None:
     """Callbacks see Keras' executions of 3 steps, wherever it is saved and cut off."""
 
@@ -884,9 +909,9 @@ def test_save_points_within_executions_call_no_hooks(
     expected = run()
     # In data of unknown length Keras begins one more batch, which does not come.
     assert [call for call in watcher.calls if call != ("begin", 9)] == expected
-    for save_freq in (1, 2, 8):
+    for save_freq in save_freqs:
         assert run(BackupAndRestore(tmp_path / f"{save_freq}", save_freq=save_freq)) == expected
-    for step in (2, 6, 7, 8, 10):
+    for step in steps:
         backup = CutAt(tmp_path / f"cut-{step}", save_freq=1)
         backup.step = step
         if run(backup) != expected:

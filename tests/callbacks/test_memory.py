@@ -19,7 +19,11 @@ from kfit.checkpoint import SnapshotMismatchError
 from kfit.checkpoint.callback_states import _REMEMBERS
 from kfit.checkpoint.written_files import rewind_rows, rows_of
 from kfit.internals.callbacks import ORBAX
-from tests.sweeps import sweep
+
+
+@pytest.fixture(scope="module")
+def machine(training: Any) -> Any:
+    return training.Machine(kfit.distribute.OneDevice())
 
 
 @pytest.mark.parametrize(("kind", "attributes"), _REMEMBERS)
@@ -52,7 +56,8 @@ def events(folder: Any) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("update_freq", sweep([1, "epoch"]))
+@pytest.mark.long  # test_tensorboard.py does the like every day, with the callback of kfit
+@pytest.mark.parametrize("update_freq", [1, "epoch"])
 def test_tensorboard_has_no_step_twice(training: Any, tmp_path: Any, update_freq: Any) -> None:
     import kfit
 
@@ -78,11 +83,8 @@ def others_events(folder: Any, name: str) -> Any:
     return path
 
 
-def test_the_events_of_other_runs_stay(training: Any, tmp_path: Any) -> None:
+def test_the_events_of_other_runs_stay(machine: Any, tmp_path: Any) -> None:
     """Ones from before this run, and ones that came between the snapshot and the next start."""
-    import kfit
-
-    machine = training.Machine(kfit.distribute.OneDevice())
     logs = tmp_path / "logs"
 
     def board() -> Any:
@@ -126,14 +128,11 @@ THEIRS = "0,0.5,0.25\n"
     [
         ("", False),  # nobody else has been there
         (THEIRS, True),  # another run has appended
-        ("a note of mine\n", True),
-        ('"', True),
+        pytest.param("a note of mine\n", True, marks=pytest.mark.long),
+        pytest.param('"', True, marks=pytest.mark.long),
     ],
 )
-def test_rows_of_other_runs_stay(training: Any, tmp_path: Any, after: str, is_said: bool) -> None:
-    import kfit
-
-    machine = training.Machine(kfit.distribute.OneDevice())
+def test_rows_of_other_runs_stay(machine: Any, tmp_path: Any, after: str, is_said: bool) -> None:
     path = tmp_path / "log.csv"
     path.write_text("epoch,accuracy,loss\n" + THEIRS)
 
@@ -226,10 +225,7 @@ def test_a_log_that_is_another_one_by_now(tmp_path: Any) -> None:
     assert path.read_text() == "epoch"
 
 
-def test_a_log_that_is_appended_to(training: Any, tmp_path: Any) -> None:
-    import kfit
-
-    machine = training.Machine(kfit.distribute.OneDevice())
+def test_a_log_that_is_appended_to(machine: Any, tmp_path: Any) -> None:
     (tmp_path / "log.csv").write_text("epoch,accuracy,loss\n0,0.1,0.2\n")
 
     def log() -> Any:
@@ -243,11 +239,8 @@ def test_a_log_that_is_appended_to(training: Any, tmp_path: Any) -> None:
     assert [line.split(",")[0] for line in lines[1:]] == ["0", "0", "1", "2", "3"]
 
 
-def test_a_log_of_several_fits_is_begun_anew_by_each(training: Any, tmp_path: Any) -> None:
-    import kfit
-
+def test_a_log_of_several_fits_is_begun_anew_by_each(machine: Any, tmp_path: Any) -> None:
     log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
-    machine = training.Machine(kfit.distribute.OneDevice())
     machine.run([log])
     expected = (tmp_path / "log.csv").read_text()
     backup = BackupAndRestore(tmp_path / "backup", save_freq=3)
@@ -258,11 +251,8 @@ def test_a_log_of_several_fits_is_begun_anew_by_each(training: Any, tmp_path: An
     assert (tmp_path / "log.csv").read_text() == expected
 
 
-def test_a_log_that_goes_on_in_a_later_fit(training: Any, tmp_path: Any) -> None:
+def test_a_log_that_goes_on_in_a_later_fit(machine: Any, training: Any, tmp_path: Any) -> None:
     """When the program is run again, the first `fit` takes no step, and keeps the later rows."""
-    import kfit
-
-    machine = training.Machine(kfit.distribute.OneDevice(), verbose=0)
     path = tmp_path / "log.csv"
 
     def callbacks() -> Any:
@@ -285,7 +275,12 @@ def test_a_log_that_goes_on_in_a_later_fit(training: Any, tmp_path: Any) -> None
     assert rows == ["epoch", "0", "1", "2", "3"]
 
 
-def test_averaged_weights_stay_where_they_are(training: Any, tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("cut", "save_freq"), [pytest.param(8, "epoch", marks=pytest.mark.long), (11, 2)]
+)
+def test_averaged_weights_stay_where_they_are(
+    training: Any, tmp_path: Any, cut: int, save_freq: Any
+) -> None:
     """SwapEMAWeights leaves the averages in the model at the end of an epoch."""
     import kfit
 
@@ -298,11 +293,10 @@ def test_averaged_weights_stay_where_they_are(training: Any, tmp_path: Any) -> N
 
     machine.run(callbacks())
     expected = machine.digest
-    for cut, save_freq in ((8, "epoch"), (11, 2)):
-        backup = BackupAndRestore(tmp_path / f"backup-{cut}", save_freq=save_freq)
-        machine.cut_at(cut, [*callbacks(), backup])
-        machine.run([*callbacks(), backup])
-        assert machine.digest == expected
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=save_freq)
+    machine.cut_at(cut, [*callbacks(), backup])
+    machine.run([*callbacks(), backup])
+    assert machine.digest == expected
 
 
 def test_a_model_that_a_hook_has_compiled_is_not_resumed_as_another(tmp_path: Any) -> None:
@@ -416,15 +410,12 @@ def test_a_schedule_that_a_hook_has_set_is_told(tmp_path: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:A hook has put")
 def test_what_hooks_put_into_the_logs_is_in_the_history_of_a_resumed_run(
-    training: Any, tmp_path: Any
+    machine: Any, tmp_path: Any
 ) -> None:
-    import kfit
-
     class Puts(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any) -> None:
             logs["f1"], logs["when"] = np.float64(epoch), dt.datetime(2026, 1, 1 + epoch)
 
-    machine = training.Machine(kfit.distribute.OneDevice())
     machine.run([Puts()])
     expected = machine.model.history.history
     callbacks = [Puts(), BackupAndRestore(tmp_path / "backup", save_freq=1)]

@@ -262,7 +262,7 @@ def test_another_description_is_damaged(folder: Path, tiny: Any) -> None:
     [
         ("pipeline", {"begun": None, "own": [], "taken": "1"}),
         ("generator", {"taken": None, "last": None, "ended": 1}),
-        ("py_dataset", {"own": None, "seed": "1"}),
+        pytest.param("py_dataset", {"own": None, "seed": "1"}, marks=pytest.mark.long),
     ],
 )
 def test_a_position_that_cannot_be_that_of_the_data_is_damaged(
@@ -326,9 +326,12 @@ def named(name: str) -> keras.Model:
     return model
 
 
-def test_names_that_keras_accepts_are_saved_and_restored(tiny: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [NAMES[::3], pytest.param(NAMES, marks=pytest.mark.long)])
+def test_names_that_keras_accepts_are_saved_and_restored(
+    tiny: Any, tmp_path: Path, names: tuple[str, ...]
+) -> None:
     (x, y), seen = tiny.data(20), type("Seen\u00a0it", (Counts,), {})
-    for index, name in enumerate(NAMES):
+    for index, name in enumerate(names):
         for epochs in ([0, 1, 2], [2]):
             trainer, counts = kfit.Trainer(named(name), tiny.strategy(1)), seen()
             backup = kfit.callbacks.BackupAndRestore(tmp_path / str(index), delete_checkpoint=False)

@@ -7,12 +7,14 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from keras import layers
 
 import kfit
 from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.metric_functions import evaluated_on
+from tests.sweeps import halves
 
 Function = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).random(size=(17, 4)).astype("float32")
@@ -108,15 +110,18 @@ COMBINE: dict[str, Function] = {
 evaluated = partial(evaluated_on, data=(X, Y), batch_size=10)
 
 
-def test_added_rows_that_change_nothing(tiny: Any) -> None:
-    got, said = evaluated(EXACT, tiny.strategy(3))
+@pytest.mark.parametrize("functions", halves(EXACT))
+def test_added_rows_that_change_nothing(tiny: Any, functions: dict[str, Function]) -> None:
+    got, said = evaluated(functions, tiny.strategy(3))
     assert said == ""
-    assert_equal_logs(got, evaluated(EXACT, None)[0])
+    assert_equal_logs(got, evaluated(functions, None)[0])
 
 
-def test_added_rows_are_warned_of(tiny: Any) -> None:
-    said = evaluated(WARNED, tiny.strategy(2))[1]
-    assert {name for name in WARNED if f"'{name}' is given is neither" in said} == set(WARNED)
+@pytest.mark.parametrize("functions", halves(WARNED))
+def test_added_rows_are_warned_of(tiny: Any, functions: dict[str, Function]) -> None:
+    said = evaluated(functions, tiny.strategy(2))[1]
+    found = {name for name in functions if f"'{name}' is given is neither" in said}
+    assert found == set(functions)
 
 
 def test_pairs_and_places_are_warned_of(tiny: Any) -> None:

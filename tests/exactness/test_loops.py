@@ -7,12 +7,14 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from keras import layers, ops
 
 import kfit
 from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.metric_functions import evaluated_on
+from tests.sweeps import halves
 
 Function = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).random(size=(17, 4)).astype("float32")
@@ -135,15 +137,19 @@ WARNED: dict[str, Function] = {
 evaluated = partial(evaluated_on, data=(X, Y), batch_size=10)
 
 
-def test_loops_that_compute_with_each_example_by_itself(tiny: Any) -> None:
-    got, said = evaluated(EXACT, tiny.strategy(3))
+@pytest.mark.parametrize("functions", halves(EXACT))
+def test_loops_that_compute_with_each_example_by_itself(
+    tiny: Any, functions: dict[str, Function]
+) -> None:
+    got, said = evaluated(functions, tiny.strategy(3))
     assert said == ""
-    assert_equal_logs(got, evaluated(EXACT, None)[0])
+    assert_equal_logs(got, evaluated(functions, None)[0])
 
 
-def test_loops_that_combine_examples(tiny: Any) -> None:
-    said = evaluated(COMBINE, tiny.strategy(2))[1]
-    assert {name for name in COMBINE if f"'{name}' is given combines" in said} == set(COMBINE)
+@pytest.mark.parametrize("functions", halves(COMBINE))
+def test_loops_that_combine_examples(tiny: Any, functions: dict[str, Function]) -> None:
+    said = evaluated(functions, tiny.strategy(2))[1]
+    assert {name for name in functions if f"'{name}' is given combines" in said} == set(functions)
 
 
 def test_loops_and_branches_that_are_no_mean(tiny: Any) -> None:
@@ -151,15 +157,22 @@ def test_loops_and_branches_that_are_no_mean(tiny: Any) -> None:
     assert {name for name in WARNED if f"'{name}' is given is neither" in said} == set(WARNED)
 
 
-def test_a_recurrent_layer_goes_over_time(tiny: Any) -> None:
+@pytest.mark.parametrize(
+    ("cell", "shape"),
+    [
+        (partial(layers.LSTM, 4, return_sequences=True), (17, 7, 4)),
+        pytest.param(partial(layers.GRU, 2), (17, 2), marks=pytest.mark.long),
+        pytest.param(partial(layers.SimpleRNN, 2), (17, 2), marks=pytest.mark.long),
+    ],
+    ids=["lstm", "gru", "simple_rnn"],
+)
+def test_a_recurrent_layer_goes_over_time(tiny: Any, cell: Any, shape: tuple[int, ...]) -> None:
     words = np.random.default_rng(3).integers(0, 5, (17, 7))
     keras.utils.set_random_seed(1)
     inputs = keras.Input((None,))
     x = layers.Embedding(5, 4, mask_zero=True)(inputs)
-    cells = [layers.LSTM(4, return_sequences=True), layers.GRU(2), layers.SimpleRNN(2)]
-    model = keras.Model(inputs, [cell(x) for cell in cells])
-    model.compile("sgd", ["mse"] * 3)
-    targets = [np.ones((17, 7, 4)), np.ones((17, 2)), np.ones((17, 2))]
+    model = keras.Model(inputs, cell()(x))
+    model.compile("sgd", "mse")
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")
-        kfit.Trainer(model, tiny.strategy(2)).fit(words, targets, batch_size=10, verbose=0)
+        kfit.Trainer(model, tiny.strategy(2)).fit(words, np.ones(shape), batch_size=10, verbose=0)

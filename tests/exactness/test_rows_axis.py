@@ -10,6 +10,7 @@ import tensorflow as tf
 from kfit.exactness.rows_axis import rows_axis
 from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.metric_functions import evaluated_on
+from tests.sweeps import halves
 
 CASES: dict[str, tuple[Callable[[Any], Any], int | None]] = {
     "as_it_was": (lambda x: x + 1.0, 0),
@@ -142,10 +143,11 @@ def evaluated(functions: dict[str, Function], strategy: Any) -> tuple[dict[str, 
     return evaluated_on(functions, strategy, data=(sequences,), shape=(None, 4))
 
 
-def test_numbers_of_sequences_of_any_length(tiny: Any) -> None:
-    got, said = evaluated(EXACT, tiny.strategy(3))
+@pytest.mark.parametrize("functions", halves(EXACT))
+def test_numbers_of_sequences_of_any_length(tiny: Any, functions: dict[str, Function]) -> None:
+    got, said = evaluated(functions, tiny.strategy(3))
     assert said == ""
-    assert_equal_logs(got, evaluated(EXACT, None)[0])
+    assert_equal_logs(got, evaluated(functions, None)[0])
 
 
 def test_other_numbers_of_sequences_are_warned_of(tiny: Any) -> None:

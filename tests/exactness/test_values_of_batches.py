@@ -135,18 +135,21 @@ OF_ONE_SHAPE = {
     name: EXACT[name] for name in ("sum", "mean", "sum_and_mean", "mean_and_constant", "of_classes")
 }
 """What Keras can add up without a reduction."""
+SOME, OTHERS = ({name: EXACT[name] for name in list(EXACT)[first::2]} for first in (0, 1))
+"""The daily tests take the first half as losses, the other half as metrics."""
 
 
 @pytest.mark.parametrize(
     ("make", "functions", "reduction"),
     sweep(
         [
-            (of_losses, EXACT, "sum"),
+            (of_losses, SOME, "sum"),
+            (of_losses, OTHERS, "sum"),
             (of_losses, EXACT, "sum_over_batch_size"),
             (of_added, EXACT, None),
             (of_losses, OF_ONE_SHAPE, None),
         ],
-        every=4,
+        every=5,
     ),
 )
 def test_losses_that_are_vectors_of_the_batch(
@@ -242,7 +245,14 @@ def of_metrics(functions: dict[str, Function]) -> keras.Model:
     return model
 
 
-@pytest.mark.parametrize("functions", [EXACT, WHOLE_NUMBERS], ids=["floats", "whole_numbers"])
+@pytest.mark.parametrize(
+    "functions",
+    [
+        pytest.param(SOME, id="some_floats", marks=pytest.mark.long),
+        pytest.param(OTHERS, id="other_floats"),
+        pytest.param(WHOLE_NUMBERS, id="whole_numbers"),
+    ],
+)
 def test_metrics_of_values_of_the_batch(tiny: Any, functions: dict[str, Function]) -> None:
     expected = of_metrics(functions).evaluate(X, Y, batch_size=10, verbose=0, return_dict=True)
     trainer = kfit.Trainer(of_metrics(functions), tiny.strategy(3))
