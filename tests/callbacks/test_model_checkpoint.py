@@ -12,6 +12,7 @@ import pytest
 import kfit
 from kfit.callbacks import BackupAndRestore, ModelCheckpoint
 from kfit.training.progress import Progress
+from tests.sweeps import only
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_the_names_hold_the_epoch_and_the_logs(machine: Any, tmp_path: Any) -> N
     assert type(loaded) is keras.Sequential
 
 
-@pytest.mark.parametrize("mode", ["auto", pytest.param("min", marks=pytest.mark.long), "max"])
+@pytest.mark.parametrize("mode", only(["max"], ["auto", "min", "max"]))
 def test_the_best_only(machine: Any, tmp_path: Any, mode: str) -> None:
     options = {"monitor": "val_loss", "mode": mode, "save_best_only": True}
     for name, kind in (("kfit", ModelCheckpoint), ("keras", keras.callbacks.ModelCheckpoint)):

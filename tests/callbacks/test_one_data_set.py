@@ -89,7 +89,8 @@ BATCHES = {
             (keras.Sequential, "cached_before", (1, 4)),
             (keras.Sequential, "counted", (1, 4)),
             (keras.Sequential, "of_unknown_length", (2, 1)),
-        ]
+        ],
+        every=4,
     ),
 )
 def test_the_order_is_that_of_the_untouched_program(

@@ -152,7 +152,7 @@ def test_a_rollback_takes_the_points_back(training: Any, tiny: Any, tmp_path: An
     assert steps(tmp_path)["train", "batch_loss"] == list(range(1, 15))
 
 
-@pytest.mark.parametrize("order", ["from Keras", "to Keras"])
+@pytest.mark.parametrize("order", ["from Keras", pytest.param("to Keras", marks=pytest.mark.long)])
 def test_one_goes_on_where_the_other_was_cut_off(machine: Any, tmp_path: Any, order: str) -> None:
     kinds = [keras.callbacks.TensorBoard, TensorBoard]
     first, second = kinds if order == "from Keras" else reversed(kinds)

@@ -164,7 +164,7 @@ def assert_goes_on(make: Callable[..., keras.Model], folder: Path, **compiled: A
         assert all(map(np.array_equal, weights, weights_again)), f"cut at step {cut}"
 
 
-@pytest.mark.parametrize("make", [counts, with_activation])
+@pytest.mark.parametrize("make", [pytest.param(counts, marks=pytest.mark.long), with_activation])
 def test_what_eager_steps_change_is_state(make: Callable[..., keras.Model], tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "The state of")

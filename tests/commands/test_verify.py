@@ -155,7 +155,7 @@ time.sleep(600)
 @pytest.mark.parametrize(
     ("signum", "whole_group", "words"),
     [
-        (signal.SIGTERM, False, []),
+        pytest.param(signal.SIGTERM, False, [], marks=pytest.mark.long),
         (signal.SIGINT, True, []),
         pytest.param(signal.SIGTERM, False, ["stubborn"], marks=pytest.mark.long),
     ],

@@ -57,7 +57,11 @@ def own() -> keras.Model:
     return made
 
 
-@pytest.mark.parametrize("data", [pipeline(8), pipeline(7), generator], ids=["8", "7", "generator"])
+@pytest.mark.parametrize(
+    "data",
+    [pytest.param(pipeline(8), marks=pytest.mark.long), pipeline(7), generator],
+    ids=["8", "7", "generator"],
+)
 def test_an_own_step_on_data_that_ends(tiny: Any, data: Any) -> None:
     one, many = own(), own()
     expected = one.fit(data(dense()), verbose=0).history["own"]
@@ -84,7 +88,7 @@ def embedding() -> keras.Model:
 
 
 @pytest.mark.parametrize("batch", [7, *(pytest.param(n, marks=pytest.mark.long) for n in (8, 5))])
-@pytest.mark.parametrize("single_steps", [False, True])
+@pytest.mark.parametrize("single_steps", [pytest.param(False, marks=pytest.mark.long), True])
 def test_an_embedding_on_batches_of_several_sizes(
     tiny: Any, batch: int, single_steps: bool
 ) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from kfit.distribute.ring import ExchangeError, Ring, _say_farewell
 from kfit.heartbeat.errors import NOT_THE_SAME, RESTARTS
+from tests.sweeps import only
 
 DTYPES = ["float32", "float64", "bfloat16", "float16", "int32", "int64"]
 SHAPES: list[list[tuple[int, ...]]] = [
@@ -96,7 +97,7 @@ def test_all_get_the_rows_of_all(workers: int) -> None:
     )
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4, 5])
+@pytest.mark.parametrize("workers", only([2, 3], [2, 3, 4, 5]))
 def test_all_get_the_sum(workers: int) -> None:
     rings = ring_of(workers)
     for shapes, dtype in itertools.product(SHAPES, DTYPES):

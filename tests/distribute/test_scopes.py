@@ -43,9 +43,10 @@ def made(scope: Any = None) -> Any:
 @pytest.mark.parametrize(
     ("scope", "target", "trained"),
     [
-        (mirrored, "one_device", True),
-        (mirrored, "mirrored", False),
-        (mirrored, "auto", False),
+        # The test of a trainer that has moved the variables does the like every day.
+        pytest.param(mirrored, "one_device", True, marks=pytest.mark.long),
+        pytest.param(mirrored, "mirrored", False, marks=pytest.mark.long),
+        pytest.param(mirrored, "auto", False, marks=pytest.mark.long),
         (one_device, "mirrored", False),
         pytest.param(mirrored, "mirrored", True, marks=pytest.mark.long),
         pytest.param(mirrored, "auto", True, marks=pytest.mark.long),

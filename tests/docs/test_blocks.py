@@ -140,8 +140,21 @@ ALL = [block for page in PAGES for block in blocks_of(page)]
 
 
 def blocks_with(mark: str) -> pytest.MarkDecorator:
-    """Has a test run with each block that has a mark."""
-    return pytest.mark.parametrize("block", [b for b in ALL if b.mark == mark], ids=str)
+    """Has a test run with each block that has a mark.
+
+    The README's program is a long one of them: `tests/test_readme.py` runs it every day.
+    """
+    blocks = [
+        pytest.param(b, id=str(b), marks=pytest.mark.long if is_of_the_readme(b) else ())
+        for b in ALL
+        if b.mark == mark
+    ]
+    return pytest.mark.parametrize("block", blocks)
+
+
+def is_of_the_readme(block: Block) -> bool:
+    """Whether it is the README's program, its ten lines."""
+    return block.page == ROOT / "README.md" and "trainer.fit(" in block.code
 
 
 @blocks_with("")

@@ -15,7 +15,6 @@ import tensorflow as tf
 import kfit
 from tests.exactness.cases import BATCH_SIZE, CASES
 from tests.exactness.cases.comparison import assert_equal_logs
-from tests.sweeps import sweep
 
 ALL = [(examples, replicas) for examples in BATCH_SIZE for replicas in (2, 3, 4)]
 WITH_EMPTY_REPLICA = [(101, 2), (7, 3), (101, 2), (101, 3), (101, 2), (7, 4), (101, 2), (101, 4)]
@@ -23,6 +22,22 @@ WITH_EMPTY_REPLICA = [(101, 2), (7, 3), (101, 2), (101, 3), (101, 2), (7, 4), (1
 
 UNEVEN = {"unscaled_step_where_replicas_meet": (101, 3)}
 """Cases that could not fail where all replicas with examples have as many."""
+
+DAILY = {
+    "every_reduction_with_sample_weights",
+    "sample_weight_and_weighted_metrics",
+    "losses_over_the_whole_batch",
+    "added_loss",
+    "clipnorm",
+    "averages_at_the_end",
+    "sparse_gradients",
+    "several_inputs",
+}
+"""Cases that are trained every day: of each topic one or two that take little time.
+
+`tests/families` has models with steps of their own, and with synchronized statistics.
+"""
+PLAIN = [("plain", 7, 2), ("plain", 64, 4)]
 
 WITHOUT = [combination for combination in ALL if combination not in WITH_EMPTY_REPLICA]
 
@@ -37,7 +52,14 @@ def _chosen() -> list[Any]:
     for turn, name in enumerate(CASES):
         combination = UNEVEN.get(name, WITH_EMPTY_REPLICA[turn % len(WITH_EMPTY_REPLICA)])
         chosen.append((name, *combination, turn % 3 == 2))
-    return sweep((pytest.param(*c, id=f"{c[0]}-{c[1]}_on_{c[2]}") for c in chosen), every=3)
+    return [
+        pytest.param(
+            *each,
+            id=f"{each[0]}-{each[1]}_on_{each[2]}",
+            marks=() if each[:3] in PLAIN or each[0] in DAILY else pytest.mark.long,
+        )
+        for each in chosen
+    ]
 
 
 @pytest.mark.parametrize(("name", "examples", "replicas", "as_dataset"), _chosen())
@@ -73,7 +95,14 @@ def _pipeline(data: tuple[Any, ...], examples: int) -> tf.data.Dataset:
 EVALUATED = ["masked_predictions", "several_outputs", "own_compute_metrics"]
 
 
-@pytest.mark.parametrize(("turn", "name"), list(enumerate(EVALUATED)), ids=EVALUATED)
+@pytest.mark.parametrize(
+    ("turn", "name"),
+    [
+        pytest.param(0, EVALUATED[0], marks=pytest.mark.long),
+        *list(enumerate(EVALUATED))[1:],
+    ],
+    ids=EVALUATED,
+)
 def test_evaluate_and_predict_equal_one_device(tiny: Any, turn: int, name: str) -> None:
     examples, replicas = [(101, 2), (7, 3), (128, 2)][turn]
     model, data, *options = CASES[name](examples)

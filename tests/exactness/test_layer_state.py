@@ -135,7 +135,7 @@ def test_what_layers_keep_is_that_of_one_device(tiny: Any, replicas: int, jit: b
     assert tiny.distance(one, many) < 1e-5
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", sweep(REFUSED))
 def test_what_nobody_declared_is_refused_before_the_first_step(tiny: Any, name: str) -> None:
     model = keeping(Keeps(REFUSED[name]))
     before = tiny.weights(model)

@@ -1,5 +1,6 @@
 """Replicas draw numbers of their own, and a rerun the same ones again."""
 
+import itertools
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ from keras import layers, losses, ops
 import kfit
 from tests.exactness.cases.data import numbers
 from tests.exactness.cases.models import sgd
+from tests.sweeps import only
 
 
 class DropsByKerasItself(layers.Layer):
@@ -37,7 +39,9 @@ def dropped_rows(
 
 
 @pytest.mark.parametrize(
-    ("replicas", "layer"), [(2, None), (4, None), (2, DropsByKerasItself)], ids=str
+    ("replicas", "layer"),
+    [(2, None), pytest.param(4, None, marks=pytest.mark.long), (2, DropsByKerasItself)],
+    ids=str,
 )
 def test_replicas_draw_different_numbers_and_a_rerun_the_same(
     tiny: Any, replicas: int, layer: Any
@@ -129,8 +133,16 @@ def test_the_last_seed_of_the_program_decides_what_is_drawn(tiny: Any) -> None:
     assert losses_of[0] == losses_of[1]
 
 
-@pytest.mark.parametrize("name", ["on_epoch_begin", "on_train_batch_begin", "on_test_begin"])
-@pytest.mark.parametrize("clears", [True, False], ids=["clears", "seeds"])
+@pytest.mark.parametrize(
+    ("clears", "name"),
+    only(
+        [(False, "on_train_batch_begin"), (True, "on_test_begin")],
+        itertools.product(
+            [True, False], ["on_epoch_begin", "on_train_batch_begin", "on_test_begin"]
+        ),
+    ),
+    ids=lambda value: {True: "clears", False: "seeds"}.get(value),
+)
 def test_a_hook_may_seed_or_clear_keras(tiny: Any, name: str, clears: bool) -> None:
     def change(*_: Any, **__: Any) -> None:
         keras.backend.clear_session() if clears else keras.utils.set_random_seed(5)

@@ -73,6 +73,7 @@ EXACT: dict[str, Loss] = {
     ),
     "two_means": lambda y, p: 0.5 * ops.mean(squares(y, p)) - ops.mean(p) + 3.0,
 }
+APART = ("sum_and_one_by_number", "many_operations")
 WARNED: dict[str, Loss] = {
     "root": lambda y, p: ops.sqrt(ops.mean(squares(y, p))),
     "ratio": lambda y, p: ops.sum(squares(y, p) * positive(y)) / (ops.sum(positive(y)) + 1e-3),
@@ -274,7 +275,8 @@ def trained(make: Callable[[], keras.Model], strategy: Any) -> tuple[list[Any], 
 @pytest.mark.parametrize(
     ("place", "loss"),
     [
-        *sweep(("train_step", loss) for loss in EXACT if loss != "sum_and_one_by_number"),
+        *sweep(("train_step", loss) for loss in EXACT if loss not in APART),
+        pytest.param("train_step", "many_operations", marks=pytest.mark.long),
         *((place, "sum") for place in ("loss", "compute_loss", "add_loss")),
         ("loss", "average_loss"),
         ("add_loss", "sum_by_number"),
@@ -305,7 +307,7 @@ def test_a_mean_or_a_sum_is_that_of_one_device(place: str, loss: str, tiny: Any)
 @pytest.mark.parametrize(
     ("place", "loss"),
     [
-        *(("loss", loss) for loss in WARNED),
+        *sweep(("loss", loss) for loss in WARNED),
         *((place, "root") for place in ("train_step", "without_tape", "compute_loss", "add_loss")),
     ],
 )

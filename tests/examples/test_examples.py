@@ -101,6 +101,7 @@ def test_the_tutorial_on_digits(workers: int) -> None:
     assert losses == sorted(losses, reverse=True)
 
 
+@long  # tests/datasets/test_download.py tests the error every day
 def test_the_tutorial_says_that_mnist_cannot_be_downloaded(tmp_path: Path) -> None:
     # A proxy that nobody is: the test reaches no network where there is one.
     nowhere = {"https_proxy": "http://127.0.0.1:9", "KERAS_HOME": str(tmp_path)}
@@ -110,7 +111,8 @@ def test_the_tutorial_says_that_mnist_cannot_be_downloaded(tmp_path: Path) -> No
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=long)])
+@long  # tests/docs/test_blocks.py runs the blocks of the guide every day
+@pytest.mark.parametrize("workers", [1, 2])
 def test_custom_callback(workers: int) -> None:
     output = run("custom_callback.py", workers=workers)
     epochs = numbers(r"Epoch (\d+): learning rate", output)
@@ -150,7 +152,8 @@ def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     assert float(found[0][0][0]) >= 90
 
 
-@pytest.mark.parametrize("evaluator", [False, pytest.param(True, marks=long)])
+@long  # tests/evaluation/test_workflow.py tests what it calls every day
+@pytest.mark.parametrize("evaluator", [False, True])
 def test_train_and_evaluate(tmp_path: Path, evaluator: bool) -> None:
     workers = 2 if evaluator else 1
     options = ("--model-dir", str(tmp_path))

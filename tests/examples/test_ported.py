@@ -57,9 +57,7 @@ DRAWS = ["fault_tolerance.py"]
 MIRRORED = {
     "custom_training.py",
     "metrics_optimizers.py",
-    "mirrored_strategy.py",
     "multi_worker_with_ctl.py",
-    "save_and_load.py",
     "sessionrunhook_callback.py",
 }
 """Programs that run on two devices every day: a step, a metric, a loop and a hook of their own."""
@@ -173,7 +171,7 @@ def check_same(name: str, output: str, other: str) -> None:
         assert losses(output)
 
 
-@programs(PROGRAMS[::2])
+@programs(PROGRAMS[::4])
 def test_on_one_device(name: str, run_here: Run) -> None:
     check(name, run_here(name, 1))
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 from keras import layers
 
 SIDE, CLASSES = 32, 3
@@ -70,6 +71,7 @@ def test_synchronized_statistics_are_those_of_keras(as_in_keras: Any) -> None:
     as_in_keras(trained_whole_synchronized, images(), labels(), replicas=[2])
 
 
+@pytest.mark.long  # the whole network is trained every day
 def test_layers_on_top_of_frozen_ones_are_those_of_keras(as_in_keras: Any) -> None:
     """Frozen layers normalize by the statistics that they have, on any number of replicas."""
     as_in_keras(trained_on_top, images(), labels(), replicas=[2])

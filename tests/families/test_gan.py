@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from keras import layers, ops
 
@@ -117,10 +118,12 @@ def test_a_gan_with_given_noise_is_that_of_keras(as_in_keras: Any) -> None:
     as_in_keras(gan, real(), noise())
 
 
+@pytest.mark.long  # test_vae.py does the like every day
 def test_a_gan_that_draws_its_noise_is_that_of_keras_on_one_device(as_in_keras: Any) -> None:
     as_in_keras(gan, real(), replicas=[1])
 
 
+@pytest.mark.long  # the other adversaries are trained every day
 def test_a_gradient_penalty_is_that_of_keras(as_in_keras: Any) -> None:
     """Its gradients are taken twice: by the examples, then by the weights of the critic."""
     shares = np.random.default_rng(2).uniform(size=(21, 2, 1)).astype("float32")

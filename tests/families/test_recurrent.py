@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 from keras import layers
 
 WORDS, CLASSES = 12, 3
@@ -33,6 +34,7 @@ def test_masked_sentences_are_classified_as_in_keras(as_in_keras: Any) -> None:
     as_in_keras(lambda: classifier(layers.LSTM(5)), sentences(), classes(21))
 
 
+@pytest.mark.long  # the classifier of masked sentences is trained every day
 def test_both_directions_label_each_word_as_in_keras(as_in_keras: Any) -> None:
     """The mask leaves padding out of the loss, whose mean is that of the words of all replicas."""
 
@@ -42,6 +44,7 @@ def test_both_directions_label_each_word_as_in_keras(as_in_keras: Any) -> None:
     as_in_keras(labeler, sentences(), classes(21, 7), replicas=[2])
 
 
+@pytest.mark.long  # as above
 def test_masked_series_are_continued_as_in_keras(as_in_keras: Any) -> None:
     series = np.random.default_rng(2).normal(size=(21, 6, 2)).astype("float32")
     series[::3, 4:] = 0.0

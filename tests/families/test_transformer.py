@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 from keras import layers, ops
 
 WORDS, LENGTH, WIDTH = 12, 6, 8
@@ -72,11 +73,13 @@ def test_an_encoder_of_masked_sentences_is_that_of_keras(as_in_keras: Any) -> No
     as_in_keras(encoder, x, x[:, 0])
 
 
+@pytest.mark.long  # the encoder is trained every day
 def test_a_decoder_that_predicts_the_next_word_is_that_of_keras(as_in_keras: Any) -> None:
     words = sentences()
     as_in_keras(decoder, words[:, :-1], words[:, 1:], replicas=[2])
 
 
+@pytest.mark.long  # tests/exactness/test_randomness.py does the like every day
 def test_dropout_on_one_device_draws_what_keras_draws(as_in_keras: Any) -> None:
     x = sentences()[:, :LENGTH]
     as_in_keras(lambda: encoder(0.2), x, x[:, 0], replicas=[1])

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from keras import layers, ops
 
@@ -120,6 +121,7 @@ def test_with_given_noise_the_numbers_are_those_of_keras(as_in_keras: Any) -> No
     as_in_keras(autoencoder, images(), noise())
 
 
+@pytest.mark.long  # tests/steps/test_build.py does the like every day
 def test_a_model_without_a_call_is_trained_as_in_keras(as_in_keras: Any) -> None:
     as_in_keras(lambda: autoencoder(HasNoCall), images(), noise(), replicas=[2])
 
@@ -133,6 +135,7 @@ def test_drawn_noise_is_that_of_keras_on_one_device(as_in_keras: Any) -> None:
     as_in_keras(autoencoder, images(), replicas=[1])
 
 
+@pytest.mark.long  # tests/exactness/test_randomness.py does the like every day
 def test_drawn_noise_repeats_itself_on_two_replicas(repeats_itself: Any) -> None:
     """The state of the generator moves on as on one device: by one draw in each of 6 steps."""
     model = repeats_itself(autoencoder, images())

@@ -18,10 +18,12 @@ from kfit.inputs import Batches, Cursor, arrays, as_batches, split_validation
 from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import rows_fed
 from tests.inputs.numbered import numbers
-from tests.sweeps import sweep
+from tests.sweeps import only, sweep
+
+WAYS = ["pipeline", "fed"]
 
 
-@pytest.fixture(params=["pipeline", "fed"], autouse=True)
+@pytest.fixture(params=WAYS, autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Full batches come from a pipeline, or the first ones are fed to an iterator."""
     monkeypatch.setattr(arrays, "MOST", 0 if request.param == "pipeline" else 5)
@@ -99,8 +101,17 @@ def numbered(examples: int) -> np.ndarray:
     return np.arange(examples)[:, None]
 
 
-@pytest.mark.parametrize("workers", sweep([1, 2, 3, 4, 5]))
-@pytest.mark.parametrize(("examples", "batch_size"), [(24, 8), (101, 20), (5, 50)])
+@pytest.mark.parametrize(
+    ("examples", "batch_size", "workers"),
+    only(
+        [(24, 8, 1), (101, 20, 1), (101, 20, 3), (5, 50, 3)],
+        [
+            (*sizes, workers)
+            for sizes in ((24, 8), (101, 20), (5, 50))
+            for workers in (1, 2, 3, 4, 5)
+        ],
+    ),
+)
 def test_every_example_once_an_epoch(workers: int, examples: int, batch_size: int) -> None:
     options = {"batch_size": batch_size, "shuffle": True, "seed": 5}
     tasks = on_workers(workers, numbered(examples), **options)
@@ -132,7 +143,7 @@ def test_several_replicas_on_each_worker() -> None:
     assert global_batches(tasks) == global_batches(alone)
 
 
-@pytest.mark.parametrize("shuffle", [False, True, "batch"])
+@pytest.mark.parametrize("shuffle", only([False, True], [False, True, "batch"]))
 def test_resuming_at_any_step_gives_the_same_batches(shuffle: Any) -> None:
     options = {"batch_size": 6, "shuffle": shuffle, "seed": 2}
     straight = on_workers(2, numbered(20), **options)
@@ -257,6 +268,7 @@ class Sum(keras.layers.Layer):
         return shape
 
 
+@pytest.mark.parametrize("way", only(["fed"], WAYS), indirect=True)
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_only_an_input_that_is_optional_may_be_none(tiny: Any, replicas: int) -> None:
     x, y = tiny.data(8)
@@ -280,6 +292,7 @@ def test_only_an_input_that_is_optional_may_be_none(tiny: Any, replicas: int) ->
         trained(needed, [None], y, verbose=0)
 
 
+@pytest.mark.parametrize("way", only(["fed"], WAYS), indirect=True)
 @pytest.mark.parametrize("replicas", sweep([3, 1]))
 def test_a_model_on_sparse_arrays_learns_as_on_dense_ones(tiny: Any, replicas: int) -> None:
     x, y = tiny.data(22)
@@ -317,6 +330,7 @@ class Padding(keras.Model):
         return self.rest(keras.ops.reshape(x, (-1, 5)))
 
 
+@pytest.mark.parametrize("way", only(["fed"], WAYS), indirect=True)
 @pytest.mark.parametrize("replicas", sweep([3, 1]))
 def test_a_model_on_ragged_arrays(tiny: Any, replicas: int) -> None:
     words = tf.ragged.constant([list(range(1, 1 + n % 5)) for n in range(1, 23)])
@@ -393,6 +407,7 @@ def test_lists_of_numbers_are_told_by_name(tiny: Any) -> None:
             trainer.fit(*data[:2], sample_weight=data[2] if len(data) > 2 else None, verbose=0)
 
 
+@pytest.mark.parametrize("way", only(["fed"], WAYS), indirect=True)
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_batches_that_were_not_taken_are_not_passed_over(shuffle: bool) -> None:
     """Of a segment that is only traced with, or of an evaluation that a hook has ended."""

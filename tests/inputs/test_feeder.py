@@ -91,7 +91,9 @@ def trained(strategy: Any, **options: Any) -> tuple[list[float], list[np.ndarray
 
 
 @pytest.mark.parametrize("shuffle", sweep([True, False, "batch"], 3))
-@pytest.mark.parametrize(("steps", "most"), [(None, 20), (3, 9)])
+@pytest.mark.parametrize(
+    ("steps", "most"), [(None, 20), pytest.param(3, 9, marks=pytest.mark.long)]
+)
 def test_the_numbers_are_those_of_a_pipeline(
     tiny: Any, monkeypatch: Any, shuffle: Any, steps: int | None, most: int
 ) -> None:

@@ -29,7 +29,7 @@ def ahead(replicas: int) -> Any:
     return Ahead([f"CPU:{index}" for index in range(replicas)])
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("replicas", [1, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_every_replica_gets_its_rows_of_every_batch(replicas: int) -> None:
     strategy = ahead(replicas)
     numbers = np.arange(101)

@@ -461,7 +461,7 @@ KINDS = {
 
 DAILY = (
     *("both_short_epochs", "both_short_epochs_from_epoch_1", "pipeline_with_layer"),
-    *("pipeline_with_none", "shrinks", "eager", "held"),
+    *("shrinks", "eager", "held"),
 )
 UNSEEDED = ("own_generator", "pipeline_with_unseeded_layer")
 """Those that draw other numbers in each process: what was cut off before its first save begins
@@ -497,7 +497,10 @@ def test_it_goes_on_with_the_same_bits(
         assert all(map(np.array_equal, got, expected)), f"cut at step {cut}"
 
 
-@pytest.mark.parametrize(("made", "passes"), [(of_python, 2), (lambda: anew(of_python()), 1)])
+@pytest.mark.parametrize(
+    ("made", "passes"),
+    [(of_python, 2), pytest.param(lambda: anew(of_python()), 1, marks=pytest.mark.long)],
+)
 def test_python_that_begins_anew_is_read_in_its_last_pass_only(
     program: Program, tmp_path: Any, made: Any, passes: int
 ) -> None:
@@ -749,7 +752,7 @@ ALSO_READ = (
 )
 
 
-@pytest.mark.parametrize("kind", ALSO_READ)
+@pytest.mark.parametrize("kind", only([read_by_a_hook, evaluated_by_keras], ALSO_READ))
 def test_what_is_read_beside_the_training_draws_from_one_sequence_of_orders(
     program: Program, tmp_path: Any, kind: Any
 ) -> None:

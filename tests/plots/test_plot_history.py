@@ -184,8 +184,8 @@ LONG = "sparse_top_k_categorical_accuracy"
         (["loss", LONG], None),
         (["loss", "accuracy", LONG], None),
         (["loss", "accuracy", LONG], (4, 3)),
-        (["loss", "accuracy", LONG], (4, 7)),
-        (["loss", "accuracy", LONG], (12, 3)),
+        pytest.param(["loss", "accuracy", LONG], (4, 7), marks=pytest.mark.long),
+        pytest.param(["loss", "accuracy", LONG], (12, 3), marks=pytest.mark.long),
     ],
 )
 def test_all_text_can_be_read(names: list[str], size: Any) -> None:

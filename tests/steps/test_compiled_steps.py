@@ -1,6 +1,7 @@
 """What a program changes in a model between two calls, and which graphs follow it."""
 
 import contextlib
+import itertools
 import types
 import warnings
 from typing import Any
@@ -13,7 +14,7 @@ import tensorflow as tf
 import kfit
 from kfit.distribute.owned import owned_optimizers
 from kfit.model import trainer_of
-from tests.sweeps import sweep
+from tests.sweeps import only, sweep
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
@@ -63,7 +64,7 @@ class Watches(keras.callbacks.Callback):
 
 
 @pytest.mark.filterwarnings("ignore:`trainable` of")
-@pytest.mark.parametrize("thaws", [False, True])
+@pytest.mark.parametrize("thaws", only([True], [False, True]))
 def test_what_is_frozen_or_thawed_counts_from_the_next_compile_on(tiny: Any, thaws: bool) -> None:
     x, y = tiny.data(22)
 
@@ -276,8 +277,14 @@ class CompilesAgain(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("replicas", sweep([2, 1]))
-@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
-@pytest.mark.parametrize("freezes", [False, True], ids=["thaws", "freezes"])
+@pytest.mark.parametrize(
+    ("freezes", "hook"),
+    only(
+        [(False, "on_epoch_begin"), (True, "on_epoch_end")],
+        itertools.product([False, True], ["on_epoch_begin", "on_epoch_end"]),
+    ),
+    ids=lambda value: {False: "thaws", True: "freezes"}.get(value),
+)
 def test_a_hook_may_compile_the_model_again(
     tiny: Any, replicas: int, hook: str, freezes: bool
 ) -> None:
@@ -384,8 +391,10 @@ NUMBERS = np.random.RandomState(0).normal(size=(16, 4)).astype("float32")
 TARGETS = NUMBERS[:, :1] * 2 + 1
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("ask", [force, set_none])
+@pytest.mark.parametrize(
+    ("ask", "replicas"),
+    only([(force, 2), (set_none, 1)], itertools.product([force, set_none], [1, 2])),
+)
 def test_a_step_is_traced_anew_where_keras_would(tiny: Any, replicas: int, ask: Any) -> None:
     def program(fit: Any, evaluate: Any, predict: Any) -> list[Any]:
         model, layer = scaled()
@@ -452,8 +461,10 @@ def test_a_hook_may_have_a_step_traced_anew(tiny: Any, replicas: int) -> None:
     same_on(tiny, replicas, program)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("ask", [force, set_none])
+@pytest.mark.parametrize(
+    ("ask", "replicas"),
+    only([(force, 1), (set_none, 2)], itertools.product([force, set_none], [1, 2])),
+)
 def test_a_layer_without_trained_variables_may_be_frozen(
     tiny: Any, replicas: int, ask: Any
 ) -> None:
@@ -469,8 +480,15 @@ def test_a_layer_without_trained_variables_may_be_frozen(
     same_on(tiny, replicas, program)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("own", [False, True], ids=["forced", "own fit"])
+@pytest.mark.parametrize(
+    ("own", "replicas"),
+    [
+        pytest.param(False, 1, id="forced-1"),
+        pytest.param(False, 2, id="forced-2", marks=pytest.mark.long),
+        pytest.param(True, 1, id="own fit-1", marks=pytest.mark.long),
+        pytest.param(True, 2, id="own fit-2"),
+    ],
+)
 def test_what_was_traced_anew_before_lets_no_layer_freeze_later(
     tiny: Any, replicas: int, own: bool
 ) -> None:

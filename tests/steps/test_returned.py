@@ -106,10 +106,10 @@ def made(cls: type[Returns]) -> keras.Model:
 @pytest.mark.parametrize(
     ("cls", "eagerly"),
     [
-        (UnderOtherNames, False),
+        pytest.param(UnderOtherNames, False, marks=pytest.mark.long),
         (UnderOtherNames, True),
         (UnderMetricsNames, False),
-        (Copies, False),
+        pytest.param(Copies, False, marks=pytest.mark.long),
         (Copies, True),
     ],
 )
@@ -143,7 +143,7 @@ class ByWeights(Returns):
         return of_one if self.has_weights else of_other
 
 
-@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize("eagerly", [pytest.param(False, marks=pytest.mark.long), True])
 def test_each_graph_returns_values_of_its_own_kinds(tiny: Any, eagerly: bool) -> None:
     def program(fit: Any, model: keras.Model) -> list[dict[str, Any]]:
         model.run_eagerly = eagerly

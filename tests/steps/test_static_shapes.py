@@ -17,6 +17,7 @@ from keras import layers, ops
 import kfit
 from kfit.inputs import as_batches
 from kfit.steps.dynamic_shapes import make_step
+from tests.sweeps import sweep
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -117,7 +118,7 @@ def test_equals_one_device(
     )
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("replicas", [1, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_101_examples_by_20_equal_one_device(tiny: Any, replicas: int) -> None:
     one, many = (
         tiny.model(optimizer=keras.optimizers.SGD(0.5, global_clipnorm=0.3)) for _ in range(2)
@@ -132,14 +133,16 @@ def test_101_examples_by_20_equal_one_device(tiny: Any, replicas: int) -> None:
 
 @pytest.mark.parametrize(
     ("make_optimizer", "is_warned_of"),
-    [
-        (lambda: keras.optimizers.Adam(), True),
-        (lambda: keras.optimizers.SGD(0.2, momentum=0.9), False),
-        (lambda: keras.optimizers.SGD(0.2, clipnorm=1.0), True),
-        (lambda: keras.optimizers.Adam(gradient_accumulation_steps=2), False),
-        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.2)), False),
-        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.RMSprop()), True),
-    ],
+    sweep(
+        [
+            (lambda: keras.optimizers.Adam(), True),
+            (lambda: keras.optimizers.SGD(0.2, momentum=0.9), False),
+            (lambda: keras.optimizers.SGD(0.2, clipnorm=1.0), True),
+            (lambda: keras.optimizers.Adam(gradient_accumulation_steps=2), False),
+            (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.2)), False),
+            (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.RMSprop()), True),
+        ],
+    ),
     ids=["adam", "sgd", "clipping", "accumulating", "scaling_sgd", "scaling_rmsprop"],
 )
 def test_dense_gradients_of_embeddings_are_warned_of_where_they_differ(

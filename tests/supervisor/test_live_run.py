@@ -174,7 +174,12 @@ def test_a_single_task_keeps_the_terminal(script: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "sign"),
-    [([], "kfit: starting quick.py"), (["--workers", 2], "kfit: starting 2 workers on this host")],
+    [
+        ([], "kfit: starting quick.py"),
+        pytest.param(
+            ["--workers", 2], "kfit: starting 2 workers on this host", marks=pytest.mark.long
+        ),
+    ],
 )
 def test_a_sign_of_life_comes_within_half_a_second(
     options: list[object], sign: str, tmp_path: Path

@@ -217,7 +217,16 @@ def test_a_model_that_can_only_be_called_in_training(tiny: Any, strategy: Any) -
     assert tiny.distance(one, many) < 1e-5
 
 
-@pytest.mark.parametrize("steps", [("fit",), ("fit", "draw"), ("draw", "fit"), ("fit", "fit")])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(("fit",), marks=pytest.mark.long),
+        ("fit", "draw"),
+        pytest.param(("draw", "fit"), marks=pytest.mark.long),
+        ("fit", "fit"),
+    ],
+    ids=["steps0", "steps1", "steps2", "steps3"],
+)
 def test_random_numbers_after_fit_are_those_after_keras_fit(strategy: Any, steps: Any) -> None:
     """Python's `random`, initial weights of the next model, `keras.random` without a seed."""
     x, y = data()

@@ -18,6 +18,7 @@ import tensorflow as tf
 import kfit
 from kfit.training.batch_hooks import watches_batches
 from kfit.training.progress_bar import ProgressBar
+from tests.sweeps import only
 
 HOOKS = [
     f"on_{scope}_{moment}"
@@ -238,7 +239,7 @@ FITS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize("name", only(set(FITS) - {"validation_every_second_epoch"}, FITS))
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_fit_is_keras_fit(tiny: Any, pair: Pair, name: str) -> None:
     options = {"batch_size": 20, "epochs": 2, **FITS[name]}
@@ -294,7 +295,9 @@ def test_executions_over_data_of_any_length(tiny: Any, replicas: int) -> None:
     assert_equal(*result, tiny)
 
 
-@pytest.mark.parametrize(("steps_per_epoch", "whole_pass"), [(3, 17), (5, 10)])
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "whole_pass"), [(3, 17), pytest.param(5, 10, marks=pytest.mark.long)]
+)
 def test_whole_executions_of_a_number_of_steps(
     tiny: Any, steps_per_epoch: int, whole_pass: int
 ) -> None:

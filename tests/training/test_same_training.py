@@ -16,6 +16,7 @@ import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import SnapshotMismatchError, fits
 from kfit.internals.runtime import draw_global_seed
+from tests.sweeps import only, sweep
 
 layers = keras.layers
 
@@ -178,7 +179,7 @@ def test_what_has_changed_is_named_before_anything_is_done(snapshot: Path, name:
 
 
 @pytest.mark.parametrize(
-    "name", ["batch_size", "steps", "loss", "momentum", "validation", "metrics"]
+    "name", sweep(["batch_size", "steps", "loss", "momentum", "validation", "metrics"])
 )
 def test_what_the_message_offers_works(snapshot: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(snapshot, tmp_path / "backup")
@@ -287,7 +288,7 @@ OF_NUMPY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OF_NUMPY)
+@pytest.mark.parametrize("name", only(["settings"], OF_NUMPY))
 def test_numbers_of_numpy_are_no_change(tmp_path: Path, name: str) -> None:
     backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
     train(backup, cut=True, **OF_NUMPY[name])

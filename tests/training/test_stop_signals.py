@@ -178,7 +178,7 @@ def test_while_training_resumes_a_signal_stops_at_once(capfd: Any) -> None:
     assert capfd.readouterr().err.count(told) == 2
 
 
-@pytest.mark.parametrize("kind", ["generator", "pipeline"])
+@pytest.mark.parametrize("kind", ["generator", pytest.param("pipeline", marks=pytest.mark.long)])
 def test_reading_data_again_is_stopped_at_once(kind: str, tiny: Any, tmp_path: Path) -> None:
     """The position of the snapshot is far: it must not be reached before training stops."""
     x, y = tiny.data(10)

@@ -67,7 +67,15 @@ def pipeline(x: Any) -> tf.data.Dataset:
 
 
 @pytest.mark.parametrize(
-    "data", [lambda: X, lambda: pipeline(X), lambda: pipeline({"x": X}), Dicts]
+    "data",
+    [
+        lambda: X,
+        *(
+            pytest.param(data, marks=pytest.mark.long)
+            for data in (lambda: pipeline(X), lambda: pipeline({"x": X}))
+        ),
+        Dicts,
+    ],
 )
 def test_a_step_gets_the_data_that_fit_gives_it(data: Any, tiny: Any) -> None:
     fitted, verified = made(Autoencoder), made(Autoencoder)
@@ -99,7 +107,7 @@ class Noisy(keras.utils.PyDataset):
         return X[index * 10 : index * 10 + 10] + noise, X[:10, :1]
 
 
-@pytest.mark.parametrize("has_drawn", [False, True])
+@pytest.mark.parametrize("has_drawn", [pytest.param(False, marks=pytest.mark.long), True])
 def test_fit_draws_what_it_would_have_drawn_without_verify(has_drawn: bool, tiny: Any) -> None:
     def trained(verifies: bool) -> Any:
         keras.utils.set_random_seed(5)
