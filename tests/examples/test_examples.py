@@ -111,8 +111,7 @@ def test_the_tutorial_says_that_mnist_cannot_be_downloaded(tmp_path: Path) -> No
     assert "Traceback" not in output
 
 
-@long  # tests/docs/test_blocks.py runs the blocks of the guide every day
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=long)])
 def test_custom_callback(workers: int) -> None:
     output = run("custom_callback.py", workers=workers)
     epochs = numbers(r"Epoch (\d+): learning rate", output)
@@ -152,8 +151,7 @@ def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     assert float(found[0][0][0]) >= 90
 
 
-@long  # tests/evaluation/test_workflow.py tests what it calls every day
-@pytest.mark.parametrize("evaluator", [False, True])
+@pytest.mark.parametrize("evaluator", [False, pytest.param(True, marks=long)])
 def test_train_and_evaluate(tmp_path: Path, evaluator: bool) -> None:
     workers = 2 if evaluator else 1
     options = ("--model-dir", str(tmp_path))

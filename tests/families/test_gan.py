@@ -123,7 +123,6 @@ def test_a_gan_that_draws_its_noise_is_that_of_keras_on_one_device(as_in_keras: 
     as_in_keras(gan, real(), replicas=[1])
 
 
-@pytest.mark.long  # the other adversaries are trained every day
 def test_a_gradient_penalty_is_that_of_keras(as_in_keras: Any) -> None:
     """Its gradients are taken twice: by the examples, then by the weights of the critic."""
     shares = np.random.default_rng(2).uniform(size=(21, 2, 1)).astype("float32")
