@@ -51,7 +51,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/exactness/async_patches.py": "distribute/programs/asynchronous.py: LossScaleOptimizer",
     "kfit/exactness/batch_kinds.py": "exactness/test_scalar_estimates.py: gradient",
     "kfit/exactness/batch_warnings.py": "exactness/test_across_examples.py: combines",
-    "kfit/exactness/tape_gradients.py": "exactness/test_changed_gradients.py",
     "kfit/exactness/chosen_rows.py": "exactness/test_scalar_estimates.py: boolean_mask",
     "kfit/exactness/kind_reading.py": "exactness/test_loops.py: reduce_mean",
     "kfit/exactness/kinds.py": "names of kinds, which kind_reading.py and its tests use",

@@ -6,10 +6,10 @@ For a sum that a layer or loss takes, two things must be as for the global batch
   but contributes zeros to the sum.
 - Its gradient. The loss of the global batch is the sum of the replicas' losses, each weighted by
   the replica's share (its fraction of the batch's examples). So in the backward pass a replica must
-  get the sum of all replicas' upstream gradients, weighted by the shares in the same way. In Keras'
-  own step the upstream gradients already have this weight, since the step multiplies the loss by
-  the share. If a user's `train_step` does not multiply the loss, kfit multiplies the upstream
-  gradients in the backward pass of the sum.
+  get the sum of all replicas' upstream gradients, weighted by the shares in the same way. Where
+  kfit reads what the loss is, upstream gradients already have this weight, since kfit multiplies
+  the loss by the share (`Replica.has_share`). Elsewhere, as in eager steps, it multiplies the
+  upstream gradients in the backward pass of the sum.
 """
 
 from __future__ import annotations
@@ -218,21 +218,19 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
 
             The gradient is already complete: it sums the upstream gradients of all replicas, each
             multiplied by the share of its replica. But the optimizer's update will multiply it by
-            this replica's share once more, and the division undoes that in advance. If `scale_loss`
-            has multiplied the loss by the share, the update multiplies nothing, and the gradient is
-            returned unchanged.
+            this replica's share once more, and the division undoes that in advance. If the loss was
+            multiplied by the share, the gradient is returned unchanged.
             """
             share = replica.share_as(grad.dtype)
-            return grad if replica.scaled else tf.math.divide_no_nan(grad, share)
+            return grad if replica.has_share else tf.math.divide_no_nan(grad, share)
 
         def weighed(grad: Tensor) -> Tensor:
             """Multiplies the upstream gradient of the sum by this replica's share of the examples.
 
-            The backward pass then sums the products over the replicas. If `scale_loss` has
-            multiplied the loss by the share, the upstream gradient has this factor already, and is
-            returned unchanged.
+            The backward pass then sums the products over the replicas. If the loss was multiplied
+            by the share, the upstream gradient has this factor already, and is returned unchanged.
             """
-            return grad if replica.scaled else replica.weigh(grad)
+            return grad if replica.has_share else replica.weigh(grad)
 
         total = reduce(tf.nest.map_structure(lambda part: with_gradient(part, divided), value))
     replica.origins.agreed(total)

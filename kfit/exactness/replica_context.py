@@ -115,6 +115,12 @@ class Replica:
             and the copy (see `kfit.exactness.traced_functions`).
         results: The results of metrics in this step, by their ids, each with its name and metric.
         gradients: The gradients of weights that a tape has returned in this step, by their ids.
+        parts: The estimates that were made of what adds up over the replicas, by their ids, each
+            with what it was made of (`estimate_of_part`).
+        differentiates: True while TensorFlow computes gradients of the replica's loss.
+        has_share: True while gradients are computed of a loss that was multiplied by the replica's
+            share of the examples, or that adds up over the replicas. So upstream gradients add up
+            over the replicas as they are.
         sums: True while `all_reduce` must sum values exactly as given: they are already weighted,
             and leave out stand-in rows.
         tape_sums: Whether a `GradientTape` has returned gradients that are already summed over the
@@ -144,6 +150,9 @@ class Replica:
     functions: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     results: dict[int, tuple[Tensor, str, keras.Metric]] = field(default_factory=dict)
     gradients: dict[int, Tensor] = field(default_factory=dict)
+    parts: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    differentiates: bool = False
+    has_share: bool = False
     sums: bool = False
     tape_sums: bool = False
     postponed: list[Update] | None = None
@@ -179,7 +188,39 @@ class Replica:
         """
         if isinstance(value, tf.IndexedSlices):
             return tf.IndexedSlices(self.weigh(value.values), value.indices, value.dense_shape)
+        if id(value) in self.parts:
+            return self.zero_if_empty(self.parts[id(value)][1])
         return self.zero_if_empty(value * self.share_as(value.dtype))
+
+    def estimate_of_part(self, part: Tensor) -> Tensor:
+        """Makes an estimate of what adds up over the replicas: divides it by the replica's share.
+
+        Where the estimate is weighted by the share, nothing is computed: `weigh` returns the part.
+        """
+        if isinstance(part, tf.IndexedSlices):
+            values = self.estimate_of_part(part.values)
+            estimate = tf.IndexedSlices(values, part.indices, part.dense_shape)
+            return self.origins.estimate(estimate)
+        estimate = tf.math.divide_no_nan(part, self.share_as(part.dtype))
+        self.parts[id(estimate)] = (estimate, part)
+        return self.origins.estimate(estimate)
+
+    @contextmanager
+    def differentiating(self, *, has_share: bool) -> Iterator[None]:
+        """Context in which TensorFlow computes gradients of the replica's loss.
+
+        Gradient functions of operations may use tapes in it. They compute parts of the same
+        gradients, which must not be converted again.
+
+        Args:
+            has_share: Whether the loss adds up over the replicas (see the attribute).
+        """
+        before = self.differentiates, self.has_share
+        self.differentiates, self.has_share = True, has_share
+        try:
+            yield
+        finally:
+            self.differentiates, self.has_share = before
 
     def zero_if_empty(self, value: Tensor) -> Tensor:
         """Returns `value`, or zeros of the same shape if the replica has no examples.

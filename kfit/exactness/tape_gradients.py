@@ -6,9 +6,7 @@ gradients depend on the replica's examples; a gradient that the step has compute
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -26,13 +24,10 @@ from kfit.exactness.batch_warnings import are_used, warn_if_combined, warn_of
 from kfit.exactness.changed_gradients import early_sums
 from kfit.exactness.kinds import Kinds
 from kfit.exactness.replica_context import Replica, current_replica, current_step
-from kfit.exactness.scalar_estimates import ADD_UP, are_known, by_share, weight_of
+from kfit.exactness.scalar_estimates import ADD_UP, are_known, weight_of
 from kfit.heartbeat.tracebacks import warn_user
 
 Tensor = Any
-
-_computing = threading.local()
-"""Whether this thread is computing gradients, as `is_active`."""
 
 
 _OF_TAPE = "The loss that this step takes gradients of"
@@ -72,11 +67,14 @@ def of_tape(original: Callable[..., Any]) -> Callable[..., Any]:
 
     The replacement makes the gradients right if a user-written step computes its own loss:
 
-    - If the loss is a sum over the examples, the gradients become those of the replica's estimate
-      of the global batch's loss.
-    - Gradients of tensors that the replica has computed from its examples are multiplied by the
-      replica's share of the examples.
-    - Gradients of weights are not multiplied here, since the optimizer does it later.
+    - The loss is multiplied so that the losses of all replicas add up to that of the global batch:
+      a mean over the examples by the replica's share of the examples, a sum by nothing. So the
+      gradient functions of operations (`tf.custom_gradient`) get what they get on one device,
+      which matters if they are not linear, as where they clip.
+    - Gradients of tensors that the replica has computed from its examples are returned so.
+    - Gradients of weights are divided by the share, which makes them the replica's estimates of the
+      global batch's gradients. The optimizer weights estimates by the share, and gets back what
+      was divided (`Replica.weigh`).
 
     With `output_gradients` the loss is the sum of the products of the target and these gradients.
     If the target has rows of examples and the graph does not show what their sum is, it is taken
@@ -96,8 +94,7 @@ def of_tape(original: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         def compute(targets: Any, output_gradients: Any) -> Any:
-            with _computing_gradients():
-                return original(self, targets, sources, output_gradients, *args, **kwargs)
+            return original(self, targets, sources, output_gradients, *args, **kwargs)
 
         return _gradients(compute, target, sources, output_gradients)
 
@@ -109,26 +106,11 @@ def of_graph(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def gradients(ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any) -> Any:
         def compute(ys: Any, grad_ys: Any) -> Any:
-            with _computing_gradients():
-                return original(ys, xs, grad_ys, *args, **kwargs)
+            return original(ys, xs, grad_ys, *args, **kwargs)
 
         return _gradients(compute, ys, tf.nest.flatten(xs), grad_ys)
 
     return gradients
-
-
-@contextmanager
-def _computing_gradients() -> Iterator[None]:
-    """Context in which this thread computes gradients, so that they are not converted again."""
-    before, _computing.is_active = _is_computing(), True
-    try:
-        yield
-    finally:
-        _computing.is_active = before
-
-
-def _is_computing() -> bool:
-    return getattr(_computing, "is_active", False)
 
 
 def _gradients(
@@ -146,12 +128,13 @@ def _gradients(
     """
     replica = current_replica()
     losses = tf.nest.flatten(target)
-    if replica is None or replica.has_all or tf.executing_eagerly() or _is_computing():
+    if replica is None or replica.has_all or tf.executing_eagerly() or replica.differentiates:
         return compute(target, output_gradients)
     for loss in losses:
         _warn_if_of_gradients(loss, replica)
     if any(id(loss) in replica.weighed for loss in losses):
-        grads = compute(target, output_gradients)
+        with replica.differentiating(has_share=True):
+            grads = compute(target, output_gradients)
         replica.origins.estimate(grads)
         return _summed_early(sources, grads, replica, are_weighed=True)
     for loss in losses:
@@ -165,25 +148,34 @@ def _gradients(
     kinds = {kind for each in addends for kind in each.kinds}
     if not kinds or any(has_one_example(loss, replica) for loss in losses):
         # Equal on all replicas, as derivatives at fixed points are; or those of each example.
-        return compute(target, output_gradients)
+        with replica.differentiating(has_share=False):
+            return compute(target, output_gradients)
     is_known = are_known(addends)
     is_sum = is_known and all(each.kinds & ADD_UP for each in addends)
     if not is_known and replica.can_be_read:
         warn_of(_OF_TAPE)
-    elif is_known and kinds & {*ADD_UP, "inverse"} and not is_sum:
+    if is_known and kinds & {*ADD_UP, "inverse"} and not is_sum:
         target, output_gradients = _of_leaves(addends, replica)
-    grads = compute(target, output_gradients)
+    elif not is_sum:
+        target, output_gradients = losses, _by_share(losses, given, replica)
+    with replica.differentiating(has_share=True):
+        parts = compute(target, output_gradients)
 
-    def of_batch(source: Any, grad: Any) -> Any:
-        if grad is None or not is_known:
-            return replica.origins.estimate(grad)  # so that kfit warns only once
-        if isinstance(source, tf.Tensor) and kinds_of(source, replica):
-            return grad if is_sum else _with_whole_rows(replica.weigh(grad), source, replica)
-        changed = _each(grad, lambda g: by_share(g, replica)) if is_sum else grad
-        return replica.origins.estimate(changed)
+    def of_batch(source: Any, part: Any) -> Any:
+        if is_known and isinstance(source, tf.Tensor) and kinds_of(source, replica):
+            return part if is_sum else _with_whole_rows(part, source, replica)
+        return None if part is None else replica.estimate_of_part(part)
 
-    grads = tf.nest.map_structure(of_batch, sources, grads, expand_composites=False)
+    grads = tf.nest.map_structure(of_batch, sources, parts, expand_composites=False)
     return _summed_early(sources, grads, replica, are_weighed=False)
+
+
+def _by_share(losses: list[Tensor], given: list[Any], replica: Replica) -> list[Tensor]:
+    """Returns the output gradients of losses, multiplied by the replica's share of the examples."""
+    return [
+        replica.share_as(loss.dtype) * (tf.ones_like(loss) if each is None else each)
+        for loss, each in zip(losses, given, strict=True)
+    ]
 
 
 def _warn_if_of_gradients(loss: Any, replica: Replica) -> None:
@@ -203,13 +195,15 @@ def _with_whole_rows(grad: Tensor, source: Tensor, replica: Replica) -> Tensor:
     """Marks a weighted gradient as rows without the number of the replica's examples in them.
 
     The gradient of a mean has the number as a divisor, until it is weighted. So the sum of its rows
-    is a sum over the examples. If the rows are not those of all examples, there is no mark.
+    is a sum over the examples. If the rows are not those of all examples, there is no mark. On a
+    replica without examples the gradient is zeros.
 
     Args:
         grad: The gradient, multiplied by the replica's share of the examples.
         source: The tensor of which it is the gradient.
         replica: The replica that is being traced.
     """
+    grad = None if grad is None else replica.zero_if_empty(grad)
     has_rows = has_rows_of_examples(source, replica)
     if (
         isinstance(grad, tf.Tensor)
@@ -221,7 +215,9 @@ def _with_whole_rows(grad: Tensor, source: Tensor, replica: Replica) -> Tensor:
 
 
 def _of_leaves(addends: Sequence[Addend], replica: Replica) -> tuple[list[Tensor], list[Tensor]]:
-    """Differentiates the replica's estimate of a loss with respect to what its terms consist of.
+    """Differentiates the replica's part of a loss with respect to what its terms consist of.
+
+    The parts of all replicas add up to the loss of the global batch.
 
     Args:
         addends: The terms of the loss.
@@ -234,9 +230,9 @@ def _of_leaves(addends: Sequence[Addend], replica: Replica) -> tuple[list[Tensor
     leaves = list({id(leaf): leaf for each in addends for leaf in each.leaves}.values())
     with tf.GradientTape() as tape:
         tape.watch(leaves)
-        estimates = [each.times(weight_of(each, replica)) for each in addends]
-    with _computing_gradients():
-        grads = tape.gradient(estimates, leaves)
+        parts = [replica.weigh(each.times(weight_of(each, replica))) for each in addends]
+    with replica.differentiating(has_share=True):
+        grads = tape.gradient(parts, leaves)
     known = [(leaf, grad) for leaf, grad in zip(leaves, grads, strict=True) if grad is not None]
     return [leaf for leaf, _ in known], [grad for _, grad in known]
 
@@ -310,12 +306,6 @@ def _with_factor(loss: Any, factor: Any, replica: Replica) -> list[Addend]:
 
 _KINDS_OF_ROWS: dict[int | None, Kinds] = {0: frozenset({"rows"}), -1: frozenset({"mean"})}
 """What the elements of a loss add up to, by the power of their number in them."""
-
-
-def _each(grad: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(change(grad.values), grad.indices, grad.dense_shape)
-    return None if grad is None else change(grad)
 
 
 def _is_scalar(value: Any) -> bool:
