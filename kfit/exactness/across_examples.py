@@ -229,22 +229,36 @@ def _has_rows_at(tensor: Tensor, axis: int, op: tf.Operation) -> bool:
 
 
 def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
-    """Returns whether a tensor holds the place of each example in the batch, as a number to use.
+    """Returns whether a tensor is computed from the place of each example in the batch.
 
-    The places in a replica's part of the batch are not those in the batch. Integers may be indices,
-    which do not count: they select an example's own value.
+    The places in a replica's part of the batch are not those in the batch. They count if they are
+    numbers to compute with, decide which examples' values are taken, or select from a table. They
+    do not count as indices that select an example's own value.
     """
-    kind = tensor.op.type
-    if kind not in ("Cast", "OneHot", "Range") or not tensor.dtype.is_floating:
+    op = tensor.op
+    if not tensor.dtype.is_floating:
         return False
+    if op.type in ("Select", "SelectV2"):
+        return _are_places(op.inputs[0], origins)
+    if op.type in ("GatherV2", "ResourceGather"):
+        indices = op.inputs[1]
+        if _are_selected(indices):
+            return _are_places(_as_computed(indices).op.inputs[0], origins)
+        is_table = op.type == "ResourceGather" or rows_axis(op.inputs[0]) is None
+        return is_table and _are_places(indices, origins)
+    if op.type == "OneHot" and used_by(op.inputs[1], origins) == {"count"}:
+        of = used_by(tensor, origins)
+        return rows_axis(tensor) is not None and of == {"count"}  # such as `tf.one_hot(0, n)`
+    return op.type in ("Cast", "OneHot", "Range") and _are_places(tensor, origins)
+
+
+def _are_places(tensor: Tensor, origins: Origins) -> bool:
+    """Returns whether a tensor has a row for each example, computed from its place alone."""
     if rows_axis(tensor) is None or used_by(tensor, origins) != {"count"}:
         return False
-    stop = CALLS | LAYERS
-    if kind == "OneHot" and used_by(tensor.op.inputs[1], origins) == {"count"}:
-        return True  # such as `tf.one_hot(0, n)`
     return any(
         each.op.type == "Range" and rows_axis(each) is not None
-        for each in made_from(tensor, origins, stop=stop)
+        for each in made_from(tensor, origins, stop=CALLS | LAYERS)
     )
 
 

@@ -70,6 +70,8 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if sample_weight is not None and not has_rows_of_examples(sample_weight, replica):
             sample_weight = _common_weight(sample_weight, values, replica)
             loss = original(values, sample_weight, mask, reduction, dtype)
+        elif sample_weight is not None:
+            warn_of_rows(sample_weight, replica, "The `sample_weight` of a loss")
         is_plain = sample_weight is None and mask is None and reduction not in (None, "none")
         warn_of_rows(
             values,

@@ -158,10 +158,14 @@ def _weighted(
 def _weight_of_rows(metric: keras.Metric, weight: Any, replica: Replica) -> Any:
     """Returns the batch's weight of values that have a row for each example.
 
-    It is the replica's weight if that has a row for each example, too. If it has none and no
-    replica can compute the batch's weight by itself, kfit warns.
+    It is the replica's weight if that has a row for each example, too; kfit warns if the row
+    depends on other examples. If it has none and no replica can compute the batch's weight by
+    itself, kfit warns as well.
     """
-    if not replica.can_be_read or has_rows_of_examples(weight, replica):
+    if not replica.can_be_read:
+        return weight
+    if has_rows_of_examples(weight, replica):
+        warn_of_rows(weight, replica, _weight_of(metric))
         return weight
     common = common_value(keras.ops.convert_to_tensor(weight, metric.dtype), replica)
     if common is None:

@@ -30,6 +30,10 @@ def gap(one: Any, other: Any) -> Any:
     return ops.sum(ops.square(one - other), axis=-1)
 
 
+def places(of: Any) -> Any:
+    return tf.range(tf.shape(of)[0])
+
+
 COMBINE: dict[str, Loss] = {
     "every_product": lambda y, z: ops.mean(ops.matmul(z, ops.transpose(z))),
     "every_product_by_einsum": lambda y, z: ops.mean(ops.square(ops.einsum("id,jd->ij", z, z))),
@@ -58,6 +62,12 @@ COMBINE: dict[str, Loss] = {
     "sorted_between_transpositions": lambda y, z: gap(y, tf.sort(z, axis=0)),
     "orthogonal": lambda y, z: ops.mean(tf.linalg.qr(z)[0][:, 0] ** 2),
     "one_example_replaced": lambda y, z: gap(y, tf.tensor_scatter_nd_update(z, [[0]], z[1:2])),
+    "by_place": lambda y, z: gap(y, z) * tf.cast(places(z) < 2, tf.float32),
+    "zero_by_place": lambda y, z: tf.where(places(z) < 2, gap(y, z), 0.0),
+    "chosen_by_place": lambda y, z: tf.reduce_sum(tf.boolean_mask(gap(y, z), places(z) < 2)),
+    "weighted_from_a_table": lambda y, z: (
+        gap(y, z) * tf.gather(tf.linspace(0.0, 1.0, 8), places(z))
+    ),
 }
 DO_NOT: dict[str, Loss] = {
     "mean": lambda y, z: ops.mean(ops.square(y - z)),
@@ -81,6 +91,9 @@ DO_NOT: dict[str, Loss] = {
     "put_together_and_split": lambda y, z: ops.mean(
         gap(*tf.split(ops.tanh(tf.concat([y, z], 0)), 2, axis=0))
     ),
+    "zero_within_each": lambda y, z: tf.reduce_sum(tf.where(places(z[0]) < 2, z - y, 0.0)),
+    "from_a_table_within_each": lambda y, z: gap(y, z * tf.gather(tf.range(3.0), places(z[0]))),
+    "from_a_table_by_class": lambda y, z: gap(y, z) * tf.gather(tf.range(3.0), of_class(y)),
     "stacked": lambda y, z: gap(*tf.unstack(tf.stack([y, z]))),
     "diagonal_by_places": lambda y, z: tf.gather_nd(
         z**2, tf.stack([tf.range(tf.shape(z)[0]), tf.argmax(y, -1, tf.int32)], -1)
@@ -94,7 +107,8 @@ LONG = {
     *("sums_between_transpositions", "sorted_between_transpositions", "one_example_replaced"),
     *("softmax_of_another_axis", "columns_reversed", "stacked", "diagonal_by_places"),
     *("mixed_with_the_next", "products", "normalized", "the_first", "mixed_with_noise"),
-    *("every_product_by_einsum", "products_within_each", "within_each_rolled"),
+    *("every_product_by_einsum", "products_within_each", "within_each_rolled", "by_place"),
+    *("chosen_by_place", "from_a_table_within_each"),
 }
 """The cases that are not tried every day, since others are of the same kind."""
 

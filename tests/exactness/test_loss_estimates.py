@@ -51,10 +51,15 @@ def trained_with(weight: Any, trainer: Any) -> Any:
 
 @pytest.mark.parametrize(
     "weight",
-    [lambda y: 0.5, lambda y: ops.cast(ops.shape(y)[0], "float32"), lambda y: ops.array([0.5])],
-    ids=["number", "examples", "vector"],
+    [
+        lambda y: 0.5,
+        lambda y: ops.cast(ops.shape(y)[0], "float32"),
+        lambda y: ops.array([0.5]),
+        lambda y: 1.0 + ops.abs(y[:, 0]),
+    ],
+    ids=["number", "examples", "vector", "of_each"],
 )
-def test_one_weight_for_all_examples(tiny: Any, weight: Any) -> None:
+def test_weights_are_those_of_one_device(tiny: Any, weight: Any) -> None:
     expected = trained_with(weight, lambda model: model)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")
@@ -65,6 +70,21 @@ def test_one_weight_for_all_examples(tiny: Any, weight: Any) -> None:
 def test_one_weight_that_no_replica_knows_is_warned_of(tiny: Any) -> None:
     with pytest.warns(UserWarning, match="The `sample_weight` of a loss has no value for each"):
         trained_with(ops.max, lambda model: kfit.Trainer(model, tiny.strategy(2)))
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (lambda y: y[:, 0] / ops.sum(y[:, 0]), "combines the examples of the batch"),
+        (lambda y: y[:, 0] / ops.cast(ops.shape(y)[0], "float32"), "for each example depends on"),
+    ],
+    ids=["parts_of_the_sum", "by_number"],
+)
+def test_weights_of_examples_that_depend_on_others_are_warned_of(
+    tiny: Any, weight: Any, message: str
+) -> None:
+    with pytest.warns(UserWarning, match=f"The `sample_weight` of a loss {message}"):
+        trained_with(weight, lambda model: kfit.Trainer(model, tiny.strategy(2)))
 
 
 @pytest.mark.parametrize("eagerly", [False, True])

@@ -193,6 +193,20 @@ def test_values_of_examples_that_depend_on_others(values: Any, message: str, tin
         logged(lambda: keras.metrics.MeanMetricWrapper(values, "values"), tiny.strategy(2))
 
 
+class Weighs(keras.metrics.MeanSquaredError):
+    """Weights the examples by their parts of a sum over the batch."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        weights = y_pred[:, 0] ** 2 / ops.sum(y_pred[:, 0] ** 2)
+        return super().update_state(y_true, y_pred, weights)
+
+
+def test_weights_of_examples_that_depend_on_others(tiny: Any) -> None:
+    message = "The `sample_weight` of the metric 'weighs' combines the examples of the batch"
+    with pytest.warns(UserWarning, match=message):
+        logged(lambda: Weighs("weighs"), tiny.strategy(2))
+
+
 class SumOfParts(keras.metrics.Sum):
     """Adds up values that were divided by the number of examples."""
 
