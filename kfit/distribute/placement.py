@@ -26,6 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.distribute.departed import Departed
 from kfit.distribute.first_copies import FirstCopies, may_be_one
 from kfit.distribute.owned import Owned, owned_by, owned_variables
 from kfit.distribute.placed_optimizers import (
@@ -114,6 +115,7 @@ class Placement:
         self._model = model
         self._strategy = strategy
         self._pairs: dict[int, _Pair] = {}
+        self._departed = Departed(strategy.num_workers)
         self._seeds: list[keras.Variable] = []
         self.generator: keras.random.SeedGenerator | None = None
         self._unused_generator: keras.random.SeedGenerator | None = None
@@ -234,7 +236,7 @@ class Placement:
 
     @contextmanager
     def _on_devices(self) -> Iterator[None]:
-        owned = self._owned()
+        owned = self._owned_by_model()
         self._leave_other_scope(owned)
         # Another trainer may have made ordinary variables of those that were made in the scope.
         self._native = self._native and any(map(self._is_placed, self._model.variables))
@@ -257,6 +259,7 @@ class Placement:
         else:
             self.take_back(failed=False)
         finally:
+            self._departed.clear()
             _working.remove(self)
 
     @contextmanager
@@ -271,13 +274,14 @@ class Placement:
         """
         lenders = [other for other in reversed(_working) if other is not self]
         lenders = [other for other in lenders if other.lends_to(self)]
+        used = self._variables() if lenders else []  # a hook may take some of them from the model
         try:
             for lender in lenders:
-                lender.take_back(failed=False, only=self._variables())
+                lender.take_back(failed=False, only=used)
             yield
         finally:
             for lender in reversed(lenders):
-                lender.place_again(self._variables())
+                lender.place_again([*used, *self._variables()])
 
     def lends_to(self, other: Placement) -> bool:
         """Returns whether another placement needs variables that are on this placement's devices.
@@ -309,7 +313,7 @@ class Placement:
                 "Wait until that call has returned."
             )
         one_strategy = self.is_on(other._strategy)
-        stays = self._native and any(id(variable) not in self._pairs for variable in held)
+        stays = self._native and any(self._pair_of(variable) is None for variable in held)
         if not one_strategy and (stays or self._strategy.num_workers > 1):
             raise ValueError(
                 f"`strategy` is {other._strategy.name!r}, but this is called while model "
@@ -333,7 +337,9 @@ class Placement:
         """
         if not self._strategy.places_variables:
             return
-        for variable in self._variables():
+        owned = self._owned_by_model()
+        self._departed.note(owned)  # some of it has just been built
+        for variable in self._departed.joined(owned).variables:
             take_as_number(tf_variable(variable))
 
     def tf_variables(self) -> list[Any]:
@@ -349,8 +355,38 @@ class Placement:
         return self._owned().variables
 
     def _owned(self) -> Owned:
+        """Returns what the model owns, and what has left it during the present call."""
+        return self._departed.joined(self._owned_by_model())
+
+    def _owned_by_model(self) -> Owned:
         owned = owned_by(self._model)
         return Owned([*owned.variables, *self._seeds], owned.optimizers)
+
+    def _pair_of(self, variable: keras.Variable) -> _Pair | None:
+        """Returns the two `tf.Variable`s of a variable, also if it has left the model meanwhile.
+
+        The result is None if the variable has no ordinary `tf.Variable`. So it is if the variable
+        was made on the strategy's devices.
+        """
+        plain = self._departed.plain_of(variable)
+        if id(variable) in self._pairs or plain is None or not self._is_placed(variable):
+            return self._pairs.get(id(variable))
+        return _Pair(variable, plain, tf_variable(variable))
+
+    def _forget_pairs_except(self, owned: Owned) -> None:
+        """Drops the pairs of variables that have left the model; the plain ones may be put back.
+
+        Args:
+            owned: What the model owns now.
+        """
+        known = {id(variable) for variable in owned.variables}
+        left = [pair for key, pair in self._pairs.items() if key not in known]
+        for pair in left:
+            self._departed.keep_plain(pair.variable, pair.plain)
+        if left:
+            self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
+            # Their graphs refer to the variables, and will not be used again.
+            self._to_devices, self._from_devices = VariableCopies(), VariableCopies()
 
     def _leave_other_scope(self, owned: Owned) -> None:
         """Replaces variables on the devices of another strategy by ordinary variables, for good.
@@ -385,7 +421,7 @@ class Placement:
             used: The variables of the other trainer's model; those of them that this model does not
                 have are ignored.
         """
-        self._place(self._owned(), only=used)
+        self._place(self._owned_by_model(), only=used)
 
     def place_new(self) -> None:
         """Moves variables that have been made since the outermost call began, if there are any.
@@ -396,7 +432,7 @@ class Placement:
         """
         if not self._strategy.places_variables:
             return
-        owned = self._owned()
+        owned = self._owned_by_model()
         new = [v for v in owned.variables if id(v) not in self._pairs and not self._is_placed(v)]
         new = [variable for variable in new if tf_variable(variable) is not None]
         if new:
@@ -410,7 +446,7 @@ class Placement:
         are: whoever refers to the `tf.Variable` inside must find the trained value there.
 
         Args:
-            owned: The variables and optimizers of the model.
+            owned: The variables and optimizers that the model owns now.
             only: As `used` for `place_again`. None moves all variables of the model.
 
         Raises:
@@ -418,10 +454,12 @@ class Placement:
         """
         if not self._strategy.places_variables:
             return
-        variables = owned.variables
-        known = {id(variable) for variable in variables}
-        self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
-        fresh = [v for v in variables if tf_variable(v) is not None and not self._is_placed(v)]
+        self._departed.note(owned)
+        self._forget_pairs_except(owned)
+        owned = self._departed.joined(owned)
+        fresh = [
+            v for v in owned.variables if tf_variable(v) is not None and not self._is_placed(v)
+        ]
         if only is not None:
             fresh = _both(fresh, only)
         again = [v for v in fresh if id(v) in self._pairs]
@@ -469,6 +507,8 @@ class Placement:
     def take_back(self, failed: bool, only: Sequence[keras.Variable] | None = None) -> None:
         """Moves the values of the variables from the strategy's devices back to ordinary variables.
 
+        It does so also for variables that have left the model since the call began.
+
         Called at the end of the context `placed`. It is also called when a hook (a method of a
         callback) calls another trainer whose model has some of the same variables, since the other
         trainer needs them on its own devices. All tasks (processes) must call this method, unless
@@ -479,12 +519,14 @@ class Placement:
                 rely on other tasks. With several workers, variables with a value for each replica,
                 such as those of metrics, are then set to zeros instead of being summed.
             only: The variables that the other trainer needs; those of them that this model does not
-                have are ignored. None moves all variables of this model.
+                have, or have had, are ignored. None moves all variables of this model.
         """
-        owned = self._owned()
+        of_model = self._owned_by_model()
+        owned = self._departed.joined(of_model)
         with rekeyed(owned, tf.distribute.get_strategy()):
             moved = owned.variables if only is None else _both(owned.variables, only)
-            pairs = [self._pairs[id(variable)] for variable in moved if id(variable) in self._pairs]
+            pairs = [pair for pair in map(self._pair_of, moved) if pair is not None]
+            self._pairs.update({id(pair.variable): pair for pair in pairs})
             # The first copy has the value of all, unless each replica has its own.
             copied = [
                 pair
@@ -503,6 +545,7 @@ class Placement:
             for variable in moved:
                 if not self._native and self._is_placed(variable):  # made during the call
                     self._pairs[id(variable)] = self._made_plain(variable, failed)
+        self._forget_pairs_except(of_model)
 
     def _made_plain(self, variable: keras.Variable, failed: bool) -> _Pair:
         """Makes an ordinary variable for one that was made on the strategy's devices.
