@@ -65,14 +65,18 @@ def in_scope_of_optimizer(add: Callable[..., Any]) -> Callable[..., Any]:
     return added
 
 
-def to_variables_of_its_strategy(apply: Callable[..., Any]) -> Callable[..., Any]:
+def to_variables_of_its_strategy(
+    apply: Callable[..., Any], place: Callable[[keras.optimizers.Optimizer], None]
+) -> Callable[..., Any]:
     """Wraps the method by which an optimizer updates variables.
 
     A hook may call an optimizer that the model does not hold. Such an optimizer knows nothing of
-    the devices on which the model's variables are meanwhile, and TensorFlow would fail.
+    the devices on which the model's variables are meanwhile, and TensorFlow would fail. One that
+    the hook has just given to the model, as by `compile`, is moved to the devices now.
 
     Args:
         apply: Keras' method, `Optimizer.apply`.
+        place: Moves an optimizer to the devices of its model, if a model holds it.
 
     Returns:
         The function to call instead of `apply`. It raises a ValueError for such an optimizer.
@@ -86,6 +90,8 @@ def to_variables_of_its_strategy(apply: Callable[..., Any]) -> Callable[..., Any
         variables = None if trainable_variables is None else list(trainable_variables)
         placed = [v for v in variables or () if is_on_devices(tf_variable(v))]
         if placed:
+            place(optimizer)
+        if placed and strategy_of(optimizer).num_replicas_in_sync == 1:
             raise ValueError(
                 f"`optimizer` {optimizer.name!r} updates {placed[0].path!r} in a hook. During this "
                 "call the variable is on the devices of several replicas, which only the "

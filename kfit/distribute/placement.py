@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -43,6 +44,7 @@ from kfit.distribute.variable_values import is_per_replica, total_of_task
 from kfit.heartbeat.signal_handlers import postponed
 from kfit.internals import patch_points as points
 from kfit.internals.keras_functions import functions_forgotten
+from kfit.internals.optimizers import strategy_of
 from kfit.internals.patching import patched
 from kfit.internals.randomness import (
     existing_seed_generator,
@@ -224,7 +226,7 @@ class Placement:
         Keras has one global seed generator per thread. In the context this thread has the one of
         the thread of the outermost call, whose state is on the strategy's devices.
         """
-        if self._thread == threading.get_ident():
+        if self.is_in_this_thread:
             yield
             return
         own = existing_seed_generator()
@@ -250,7 +252,9 @@ class Placement:
             with (
                 functions_forgotten(self._model),
                 patched(points.ADD_SLOT, in_scope_of_optimizer),
-                patched(points.APPLY, to_variables_of_its_strategy),
+                patched(
+                    points.APPLY, partial(to_variables_of_its_strategy, place=_place_optimizer)
+                ),
             ):
                 yield
         except BaseException:
@@ -299,7 +303,7 @@ class Placement:
         """
         needed = {id(variable) for variable in other._variables()}
         held = [v for v in self._variables() if id(v) in needed and self._is_placed(v)]
-        in_thread = self._thread == threading.get_ident()
+        in_thread = self.is_in_this_thread
         if not in_thread:
             # Several models may share a random generator; then its draws depend on thread timing.
             held = [v for v in held if all(v is not seed for seed in self._seeds)]
@@ -322,6 +326,11 @@ class Placement:
                 "meanwhile. Pass the strategy object of that call, or call this after it."
             )
         return True
+
+    @property
+    def is_in_this_thread(self) -> bool:
+        """Whether this thread has moved the variables to the devices, in its outermost call."""
+        return self._thread == threading.get_ident()
 
     def is_on(self, strategy: Strategy) -> bool:
         """Returns whether the model is trained on a strategy."""
@@ -606,6 +615,17 @@ class Placement:
 
 _working: list[Placement] = []
 """The placements whose variables are on devices now, in the order of their calls."""
+
+
+def _place_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
+    """Moves an optimizer to the devices, if a hook of this thread has given it to a model.
+
+    It is moved for the inmost call whose model holds it, with all else that is new in the model.
+    """
+    for placement in reversed(_working):
+        is_moved = strategy_of(optimizer).num_replicas_in_sync > 1
+        if placement.is_in_this_thread and not is_moved:
+            placement.place_new()
 
 
 def seed_generator_on(strategy: Strategy) -> keras.random.SeedGenerator:

@@ -356,6 +356,31 @@ def test_a_hook_may_use_another_optimizer_that_the_model_holds(tiny: Any) -> Non
         assert tiny.distance(got, weights[0]) < 1e-5
 
 
+@pytest.mark.parametrize("is_built", [False, True])
+def test_a_hook_may_use_the_optimizer_that_it_has_just_compiled(tiny: Any, is_built: bool) -> None:
+    x, y = tiny.data(16)
+    weights = []
+    for replicas in (0, 2):
+        model, optimizer = tiny.model(), keras.optimizers.SGD(0.1, momentum=0.9)
+
+        def update(epoch: int, logs: Any, model: Any = model, optimizer: Any = optimizer) -> None:
+            variables = model.trainable_variables
+            if epoch == 0:
+                _compile(model)
+                model.compile(optimizer, model.loss)
+                _trace_anew(model)
+                if is_built:
+                    optimizer.build(variables)
+            optimizer.apply([keras.ops.ones(v.shape) for v in variables], variables)
+
+        hook = keras.callbacks.LambdaCallback(on_epoch_end=update)
+        trainer = kfit.Trainer(model, tiny.strategy(replicas)) if replicas else model
+        trainer.fit(x, y, epochs=2, callbacks=[hook], **FIXED)
+        assert tiny.is_plain(model)
+        weights.append([*model.get_weights(), *map(np.array, optimizer.variables)])
+    assert tiny.distance(*weights) < 1e-5
+
+
 def test_an_optimizer_that_the_model_does_not_hold_is_refused_in_hooks_on_replicas(
     tiny: Any,
 ) -> None:
