@@ -76,7 +76,8 @@ class BackupAndRestore(TrainingCallback):
         save_freq: When to save. "epoch": at the end of each epoch. An integer: after every so many
             steps. A `datetime.timedelta`: when so much time has passed since the last save. "auto":
             as often as a budget allows: saving takes at most about 1 % of the time, as estimated
-            from the last save, and two saves are at least 2 seconds apart.
+            from the last save, and two saves are at least 2 seconds apart. After a SIGKILL, the
+            steps since the last save are taken again.
         keep: The number of undamaged snapshots to keep, at least 2; older ones are deleted.
         delete_checkpoint: Whether to delete the snapshots at the successful end of the program. If
             False, another run of the program resumes from the last snapshot. Its `fit` takes no
