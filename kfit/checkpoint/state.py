@@ -212,9 +212,11 @@ def differences(
     for part in ("model", "optimizer", "metrics"):
         if part not in parts:
             continue
-        own = [(e.name, form_of(e.variable)) for e in entries(model) if e.part == part]
+        listed = [entry for entry in entries(model) if entry.part == part]
+        own = [(entry.name, form_of(entry.variable)) for entry in listed]
+        paths = [getattr(entry.variable, "path", entry.name) for entry in listed]
         other = [(e["name"], form_in(e)) for e in kept if e["part"] == part]
-        lines += [f"{part}: {line}" for line in _compare(own, other, may_lack)]
+        lines += [f"{part}: {line}" for line in _compare(own, paths, other, may_lack)]
         if lines:
             break  # what an optimizer holds follows from the model
     return lines
@@ -328,12 +330,16 @@ def form_in(entry: dict[str, Any]) -> str:
 
 
 def _compare(
-    own: Sequence[tuple[str, str]], other: Sequence[tuple[str, str]], may_lack: bool
+    own: Sequence[tuple[str, str]],
+    paths: Sequence[str],
+    other: Sequence[tuple[str, str]],
+    may_lack: bool,
 ) -> list[str]:
     """Compares the variables of a model with those of a snapshot, and describes each difference.
 
     Args:
         own: The model's variables: for each its name, and its shape and dtype as text.
+        paths: The paths of the model's variables, by which those of the same name are told apart.
         other: The snapshot's variables, likewise.
         may_lack: Whether the model may lack variables of the snapshot.
 
@@ -344,8 +350,10 @@ def _compare(
     if _keys(own) == _keys(other):
         return []
     lines = []
-    left = list(zip(_told_apart(other), other, strict=True))
-    for shown, (name, form) in zip(_told_apart(own), own, strict=True):
+    names = [name for name, _ in other]
+    left = list(zip(_told_apart(names, names), other, strict=True))
+    shown_paths = _told_apart([name for name, _ in own], paths)
+    for shown, (name, form) in zip(shown_paths, own, strict=True):
         keys = [key_of(known) for _, (known, _) in left]
         index = keys.index(key_of(name)) if key_of(name) in keys else None
         if index is None:
@@ -360,15 +368,20 @@ def _compare(
     return lines or ["the variables are in another order"]
 
 
-def _told_apart(listed: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the names of variables, with a number where several have the same name."""
-    names = [name for name, _ in listed]
-    count = Counter(names)
+def _told_apart(names: Sequence[str], paths: Sequence[str]) -> list[str]:
+    """Returns names of variables to show: the paths of those that share a name with others.
+
+    Args:
+        names: The names, without the numbers that Keras appends.
+        paths: The paths. Those that are equal, too, get a number.
+    """
+    count, count_of_paths = Counter(names), Counter(paths)
     seen: Counter[str] = Counter()
     shown = []
-    for name in names:
-        seen[name] += 1
-        shown.append(f"{name} (no. {seen[name]})" if count[name] > 1 else name)
+    for name, path in zip(names, paths, strict=True):
+        seen[path] += 1
+        told = f"{path} (no. {seen[path]})" if count_of_paths[path] > 1 else path
+        shown.append(told if count[name] > 1 else name)
     return shown
 
 

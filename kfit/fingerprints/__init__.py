@@ -12,7 +12,13 @@ from kfit.fingerprints.comparison import (
     compare,
     differing_attributes,
 )
-from kfit.fingerprints.of_training import fingerprint_of, of_compiled, of_model, of_optimizers
+from kfit.fingerprints.of_training import (
+    fingerprint_of,
+    names_of_layers,
+    of_compiled,
+    of_model,
+    of_optimizers,
+)
 
 __all__ = [
     "SECTIONS",
@@ -21,6 +27,7 @@ __all__ = [
     "compare",
     "differing_attributes",
     "fingerprint_of",
+    "names_of_layers",
     "of_compiled",
     "of_model",
     "of_optimizers",

@@ -84,7 +84,7 @@ def of_model(model: keras.Model, *, with_own_settings: bool = True) -> Values:
     found: Values = {}
     usual = {*vars(keras.Model()), "stop_training", "stop_evaluating", "stop_predicting", "built"}
     for number, layer in enumerate(all_layers(model)):
-        place = f"{stable(layer.name)} ({number})"
+        place = _place_of(layer, number)
         found[place] = type(layer).__qualname__
         is_own = not type(layer).__module__.startswith("keras.")
         if is_own and not with_own_settings:
@@ -95,7 +95,7 @@ def of_model(model: keras.Model, *, with_own_settings: bool = True) -> Values:
             # The inner layers are in `all_layers`; this describes only how they are connected.
             names = {c["config"]["name"]: f"layer {i}" for i, c in enumerate(inner) if _named(c)}
             nodes = [c.get("inbound_nodes") for c in inner if isinstance(c, dict)]
-            connections = repr(plain(_renamed(nodes, names))).encode()
+            connections = repr(plain(_renamed(_without_forms(nodes), names))).encode()
             config = {"connections": f"#{zlib.crc32(connections):08x}"}
         if isinstance(layer, keras.layers.Lambda):
             config["function"] = layer.function
@@ -104,6 +104,29 @@ def of_model(model: keras.Model, *, with_own_settings: bool = True) -> Values:
         if is_own and (numbers := _numbers_in(layer, {*usual, "seed"})):
             found.update(flat(numbers, place))
     return found
+
+
+def names_of_layers(model: keras.Model) -> dict[str, str]:
+    """Returns the name of each layer, also of the model itself, by its name in the fingerprint."""
+    return {_place_of(layer, n): layer.name for n, layer in enumerate(all_layers(model))}
+
+
+def _place_of(layer: keras.Layer, number: int) -> str:
+    return f"{stable(layer.name)} ({number})"
+
+
+def _without_forms(nodes: Any) -> Any:
+    """Returns a copy of the connections of layers without the shapes and dtypes of their tensors.
+
+    They follow from the settings of the layers, which are described by themselves.
+    """
+    if isinstance(nodes, (list, tuple)):
+        return [_without_forms(part) for part in nodes]
+    if not isinstance(nodes, dict):
+        return nodes
+    if nodes.get("class_name") == "__keras_tensor__":
+        return nodes["config"].get("keras_history")
+    return {key: _without_forms(part) for key, part in nodes.items()}
 
 
 def _without_draws(config: Any) -> Any:

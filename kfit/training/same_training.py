@@ -11,9 +11,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kfit.checkpoint.snapshot import Snapshot
-from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError
+from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError, stable_name
 from kfit.cluster.printable import printable
-from kfit.fingerprints import SECTIONS, Difference, Section, compare, differing_attributes
+from kfit.fingerprints import (
+    SECTIONS,
+    Difference,
+    Section,
+    compare,
+    differing_attributes,
+    names_of_layers,
+)
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.training.fit_state import FitState
 
@@ -25,6 +32,10 @@ _OF_PART: dict[Part, tuple[Section, ...]] = {
     "metrics": ("metrics",),
 }
 
+_OTHER_VALUES = re.compile(
+    r"(validation_)?data: .+? is (.+) #\w+, in the snapshot \2 #\w+", re.DOTALL
+)
+"""The line of arrays that have the shape and the dtype of those in the snapshot."""
 
 _MOST = 12
 """The most variables that differ which a message shows."""
@@ -85,15 +96,19 @@ def refuse_another(
     differ.update(["metrics"] if of_metrics else [])
     refused = [each for each in (*settings, *found) if each.section not in allowed]
     variables = [*impossible, *(of_metrics if "metrics" not in allowed else ())]
-    lines = [*(each.line for each in refused), *_unexplained(variables, refused)]
+    names = names_of_layers(fit.model)
+    told = [_with_own_name(each, names) for each in refused]
+    lines = [*told, *_unexplained(variables, refused)]
     if not lines:
         return sorted(differ)
     change = sorted(differ.difference(allowed))
+    is_random = any(_OTHER_VALUES.fullmatch(each.line) for each in refused)
+    seed = " (and a seed, if the program draws or splits its data at random)" if is_random else ""
     raise SnapshotMismatchError(
         f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
         + "\n  ".join(map(printable, dict.fromkeys(lines)))
-        + "\nGive `fit` what it was saved with, or `BackupAndRestore` another directory, or delete "
-        + "this one to train anew. To restore some `parts` of it only, pass any of "
+        + f"\nGive `fit` what it was saved with{seed}, or `BackupAndRestore` another directory, or "
+        + "delete this one to train anew. To restore some `parts` of it only, pass any of "
         + f"{list(PARTS)}."
         + (
             f" If the change is meant, pass `allow_changes={change}`."
@@ -102,6 +117,20 @@ def refuse_another(
             "names or shapes."
         )
     )
+
+
+def _with_own_name(difference: Difference, names: Mapping[str, str]) -> str:
+    """Returns the line of a difference, in which a layer of this model has its own name.
+
+    Args:
+        difference: The difference.
+        names: The layers' own names by those in the fingerprint, such as "dense (2)".
+    """
+    line = difference.line
+    found = re.match(r"model: (.*? \(\d+\))", line)
+    if found is None or found[1] not in names or line.endswith(" is only in the snapshot"):
+        return line
+    return f"model: {names[found[1]]}{line[found.end() :]}"
 
 
 def _unexplained(variables: Sequence[str], told: Sequence[Difference]) -> list[str]:
@@ -118,7 +147,7 @@ def _unexplained(variables: Sequence[str], told: Sequence[Difference]) -> list[s
     left = []
     for line in variables:
         part, _, path = line.partition(": ")
-        of_layers = not layers.isdisjoint(path.partition(" ")[0].split("/"))
+        of_layers = not layers.isdisjoint(stable_name(path.partition(" ")[0]).split("/"))
         is_told = of_layers if part == "model" else part in sections
         if not (is_told and line.endswith(("is not in the snapshot", "is only in the snapshot"))):
             left.append(line)
