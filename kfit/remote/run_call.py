@@ -35,6 +35,7 @@ def main(folder: str, name: str) -> int:
     with open(os.path.join(folder, "settings.json"), encoding="utf-8") as file:
         # Before any other import, because the first entry of `sys.path` is this file's folder now.
         sys.path[:] = json.load(file)["path"]
+    os.environ["KFIT_STARTED_BY"] = "`kfit.launch`"
     try:
         return _call(folder, name)
     except KeyboardInterrupt:

@@ -76,10 +76,13 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
                 self.end_line()
 
     def end_line(self) -> None:
-        """Ends the line of a bar that has not ended, without what kfit is no longer doing."""
+        """Ends the line of a bar that has not ended, without what kfit is no longer doing.
+
+        If the line has left for another one, such as that of Ctrl-C, it is drawn once more.
+        """
         if self._line == _PREPARING:
             self._open.leave()
-        elif self._open.width:
+        elif self._open.width or (self._line and columns_of_output()):
             self._note = self._validation = ""
             with self._open.drawing():
                 _print(self._drawn(self._line, is_last=True) + "\n")

@@ -110,8 +110,8 @@ class StopSignals:
         if not os.environ.get(VARIABLE):
             name = signal.Signals(signum).name
             print(
-                f"\nkfit: {name}: stopping while training resumes; the same command resumes from "
-                "the same snapshot",
+                f"\nkfit: {name}: stopping while training resumes; {_again()} resumes from the "
+                "same snapshot",
                 file=sys.stderr,
                 flush=True,
             )
@@ -173,11 +173,17 @@ def after_step(step: int, saved_in: str) -> str:
         step: The number of steps taken since the first epoch began.
         saved_in: The directory in which the state after this step was saved; empty if it was not.
     """
-    again = "running the cell again" if in_notebook(sys.stdout) else "the same command"
-    what = f"saved in {saved_in}; {again} resumes there"
+    what = f"saved in {saved_in}; {_again()} resumes there"
     if not saved_in:
         what = "nothing was saved (kfit.callbacks.BackupAndRestore would save it)"
     return f"after step {step}; {what}"
+
+
+def _again() -> str:
+    """Returns in words what the user does to run the program again."""
+    if os.environ.get("KFIT_STARTED_BY") == "`kfit.launch`":
+        return "the same call of `kfit.launch`"
+    return "running the cell again" if in_notebook(sys.stdout) else "the same command"
 
 
 def stop_after_fit(heartbeat: Heartbeat, signum: int) -> None:

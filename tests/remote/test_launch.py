@@ -68,6 +68,10 @@ def test_workers_import_what_this_process_could(tmp_path: Path, monkeypatch: Any
     assert launch(importlib.import_module("of_mine").twice, 4) == 8
 
 
+def test_a_worker_without_a_cluster_knows_what_has_started_it() -> None:
+    assert launch(os.getenv, "KFIT_STARTED_BY") == "`kfit.launch`"
+
+
 def test_a_class_comes_back_as_the_class_that_it_was() -> None:
     class Point:
         def __init__(self, x: int) -> None:

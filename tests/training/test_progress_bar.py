@@ -256,6 +256,24 @@ def test_a_failure_leaves_nothing_of_what_was_going_on(
     assert not any(word in line for line in shown for word in ("preparing", "validating"))
 
 
+def test_the_last_state_stays_if_training_ends_behind_another_line(
+    fitting: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(batch: int, logs: Any) -> None:
+        slow(batch, logs)
+        if batch == 5:
+            print("stopping")
+            raise RuntimeError
+
+    capsys.readouterr()
+    with pytest.raises(RuntimeError):
+        fitting(150, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=fail)])
+    shown = screen_of(capsys.readouterr().out, 151)
+    assert shown[:2] == ["Epoch 1/2", "stopping"]
+    assert re.match(r" ?[3-6]/11 ━", shown[2])
+    assert len(shown) == 3
+
+
 def test_a_failed_first_step_leaves_no_line(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

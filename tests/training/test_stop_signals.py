@@ -18,7 +18,7 @@ import tensorflow as tf
 import kfit
 from kfit.checkpoint import fits
 from kfit.heartbeat import Heartbeat
-from kfit.training.stop_signals import Preempted, StopSignals, stop, tell_what_is_saved
+from kfit.training.stop_signals import Preempted, StopSignals, after_step, stop, tell_what_is_saved
 
 
 def test_the_first_signal_is_noted(capfd: Any) -> None:
@@ -165,6 +165,23 @@ def test_who_got_the_signal_is_told(
     said = capfd.readouterr().err
     assert said.startswith(expected)
     assert bool(said) == bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("started_by", "is_notebook", "expected"),
+    [
+        ("", False, "the same command resumes there"),
+        ("", True, "running the cell again resumes there"),
+        ("`kfit run`", False, "the same command resumes there"),
+        ("`kfit.launch`", False, "the same call of `kfit.launch` resumes there"),
+    ],
+)
+def test_how_to_resume_is_told(
+    monkeypatch: pytest.MonkeyPatch, started_by: str, is_notebook: bool, expected: str
+) -> None:
+    monkeypatch.setenv("KFIT_STARTED_BY", started_by)
+    monkeypatch.setattr("kfit.training.stop_signals.in_notebook", lambda stream: is_notebook)
+    assert after_step(9, "b") == f"after step 9; saved in b; {expected}"
 
 
 def test_while_training_resumes_a_signal_stops_at_once(capfd: Any) -> None:
