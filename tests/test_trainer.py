@@ -597,11 +597,11 @@ def test_errors_of_fit(tiny: Any) -> None:
         (r"`x` must be arrays, a tf\.data\.Dataset.*Received: 'images'", ("images",), {}),
         (r"`x` must be arrays", (None,), {}),
         (
-            r"`validation_split`=1\.5|between 0 and 1|leaves no example",
+            r"`validation_split=1\.5`|between 0 and 1|leaves no example",
             (x, y),
             {"validation_split": 1.5},
         ),
-        (r"`validation_split`.*leaves no example", (x, y), {"validation_split": 0.999}),
+        (r"`validation_split=0\.999`.*leaves no example", (x, y), {"validation_split": 0.999}),
         (r"Expected `validation_freq` to be a list or int", (x, y), {"validation_freq": "often"}),
         (
             r"`class_weight` and `sample_weight` exclude each other",

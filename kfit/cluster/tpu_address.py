@@ -108,7 +108,7 @@ def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = T
     if tpu == "local":
         if not (_device_files() and has_libtpu(os.environ)):
             raise TPUNotFoundError(
-                f"`tpu`='local' (from {source}) is a TPU of this host, which has none: there is no "
+                f"`tpu='local'` (from {source}) is a TPU of this host, which has none: there is no "
                 f"{' or '.join(_DEVICE_FILES)} together with libtpu. Run on a Cloud TPU VM with "
                 "`pip install tensorflow-tpu`, or pass the address of a TPU, 'grpc://host:8470'."
             )
@@ -118,7 +118,7 @@ def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = T
         reason = _asked(host, port, timeout)
         if reason is not None:
             raise TPUNotFoundError(
-                f"`tpu`={tpu!r} (from {source}) does not answer at {host}:{port}: {reason}. Look "
+                f"`tpu={tpu!r}` (from {source}) does not answer at {host}:{port}: {reason}. Look "
                 "whether the TPU is up and its address is right; with a longer `timeout` (seconds) "
                 "kfit waits for one that is still starting."
             )
@@ -129,7 +129,7 @@ def wait_for_tpu(address: TPUAddress, timeout: float, *, asks_metadata: bool = T
     reason = _asked(host, port, timeout) if asks_metadata else None
     if reason is not None:
         raise TPUNotFoundError(
-            f"`tpu`={tpu!r} (from {source}) is the name of a TPU in Google Cloud, and the metadata "
+            f"`tpu={tpu!r}` (from {source}) is the name of a TPU in Google Cloud, and the metadata "
             f"server that knows it, {host}:{port}, does not answer: {reason}. Run in Google Cloud, "
             "pass `project` and `zone`, or pass an address, 'grpc://host:8470', or 'local'."
         )
@@ -153,7 +153,7 @@ def _check_client(tpu: str, source: str) -> None:
     missing = [n for n in ("googleapiclient", "oauth2client") if not importlib.util.find_spec(n)]
     if missing:
         raise TPUNotFoundError(
-            f"`tpu`={tpu!r} (from {source}) is the name of a TPU in Google Cloud, and TensorFlow "
+            f"`tpu={tpu!r}` (from {source}) is the name of a TPU in Google Cloud, and TensorFlow "
             f"needs {' and '.join(missing)} to look it up. Run `pip install cloud-tpu-client`, or "
             "pass an address, 'grpc://host:8470', or 'local'."
         )

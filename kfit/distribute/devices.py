@@ -94,7 +94,7 @@ def first_devices(count: int, argument: str) -> list[str]:
     gpus = len(tf.config.list_physical_devices("GPU"))
     if 0 < gpus < count:
         raise ValueError(
-            f"`{argument}`={count}, but this host has only {gpus} GPU{'s' * (gpus > 1)}. To train "
+            f"`{argument}={count}`, but this host has only {gpus} GPU{'s' * (gpus > 1)}. To train "
             f"on the CPU, split into {count} devices, hide them: set CUDA_VISIBLE_DEVICES=-1."
         )
     if gpus:
@@ -125,7 +125,7 @@ def split_cpu(count: int, argument: str) -> None:
         tf.config.set_logical_device_configuration(cpu, [one] * count)
     except RuntimeError:
         raise ValueError(
-            f"`{argument}`={count} comes too late: TensorFlow already ran an operation (a model, a "
+            f"`{argument}={count}` comes too late: TensorFlow already ran an operation (a model, a "
             "tensor or a data set was made), so the CPU can no longer be split into devices. "
             f"{how_to_split(count)}"
         ) from None  # TensorFlow's error says the same in its own words
@@ -133,17 +133,17 @@ def split_cpu(count: int, argument: str) -> None:
 
 def how_to_split(count: int) -> str:
     """Returns advice how to train on several devices of the CPU, in a notebook or in a script."""
-    strategy = f"`strategy = kfit.distribute.Mirrored({count})`"
+    early = (
+        "before a model or a data set is made, pass a function that makes the model, "
+        f'`kfit.Trainer(make_model, "mirrored", devices={count})`, or make the strategy, '
+        f"`strategy = kfit.distribute.Mirrored({count})`."
+    )
     if in_notebook(sys.stdout):
         return (
-            f"Restart the kernel, and make the strategy in the first cell: {strategy}, before a "
-            "model or a data set. Or train on several workers, whatever has run before: "
-            f"`kfit.launch(train, workers={count})`."
+            f"Restart the kernel and, {early} Or train on several workers, whatever has run "
+            f"before: `kfit.launch(train, workers={count})`."
         )
-    return (
-        f"Start the program by `kfit run --cpus {count}`, or make the strategy first: {strategy}, "
-        "before a model or a data set."
-    )
+    return f"Start the program by `kfit run --cpus {count}`. Or, {early}"
 
 
 def grow_memory(argument: str, wanted: bool | None) -> None:
@@ -164,7 +164,7 @@ def grow_memory(argument: str, wanted: bool | None) -> None:
             tf.config.experimental.set_memory_growth(gpu, wanted)
         except RuntimeError as error:
             raise ValueError(
-                f"`{argument}`={wanted} comes too late: TensorFlow already ran an operation (a "
+                f"`{argument}={wanted}` comes too late: TensorFlow already ran an operation (a "
                 "model, a tensor or a data set was made, or a cluster joined) and has "
                 "configured the memory of the GPUs. Make the strategy first, or set "
                 "TF_FORCE_GPU_ALLOW_GROWTH=true in the environment of the program."

@@ -161,8 +161,8 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
         )
     if strategy == Mirrored.name and adapter.num_replicas == 1:
         return (
-            "kfit: strategy 'mirrored' trains on one device, since this host has no other. To try "
-            f"two replicas on its CPU: {how_to_split(2)}"
+            "kfit: strategy 'mirrored' trains on one device, since this host has no other. Its CPU "
+            f"can be split, to try two replicas. {how_to_split(2)}"
         )
     if strategy == MultiWorker.name and adapter.num_workers == 1:
         return (

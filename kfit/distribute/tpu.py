@@ -147,7 +147,7 @@ class TPU(Strategy):
             topology = tf.tpu.experimental.initialize_tpu_system(resolver)
         except (tf.errors.NotFoundError, tf.errors.UnavailableError) as error:
             raise TPUNotFoundError(
-                f"`tpu`={address.tpu!r} (from {address.source}) could not be initialized: "
+                f"`tpu={address.tpu!r}` (from {address.source}) could not be initialized: "
                 f"{_first_line(error)}. Is it a TPU, is it free, and is this TensorFlow "
                 f"({tf.__version__}) one for TPUs (`pip install tensorflow-tpu`)?"
             ) from error
@@ -181,7 +181,7 @@ class TPU(Strategy):
         fits = shape is not None and all(m % s == 0 for m, s in zip(mesh, shape, strict=True))
         if shape is None or not fits or (self._num_replicas or 1) > most:
             raise ValueError(
-                f"`logical_devices`={self._shape} and `num_replicas`={self._num_replicas} do not "
+                f"`logical_devices={self._shape}` and `num_replicas={self._num_replicas}` do not "
                 f"fit this TPU, whose cores are a mesh (x, y, z, core) of {mesh}."
             )
         return tf.tpu.experimental.DeviceAssignment.build(

@@ -45,7 +45,7 @@ def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         is_along_batch = axis is not None and 0 in axes_of(axis, len(y_pred.shape))
         if sums is None or replica.has_all or not (axis is None or is_along_batch):
             if (self.fn is keras.losses.circle or is_along_batch) and not replica.has_all:
-                warn_user(f"`loss`={self.name!r} {COMPARES}")
+                warn_user(f"`loss={self.name!r}` {COMPARES}")
             return original(self, y_true, y_pred)
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)

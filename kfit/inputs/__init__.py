@@ -184,7 +184,7 @@ def split_validation(
     split = int(examples * (1.0 - float(validation_split)))
     if not 0 < split < examples:
         raise ValueError(
-            f"`validation_split`={validation_split} of {examples} examples leaves no example to "
+            f"`validation_split={validation_split}` of {examples} examples leaves no example to "
             "train or to validate on."
         )
 

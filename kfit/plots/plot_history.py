@@ -135,7 +135,7 @@ def _figure(figure: Figure | None, panels: int) -> tuple[Figure, Sizes]:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
         raise ModuleNotFoundError(
-            "kfit.plot_history needs matplotlib: pip install matplotlib", name="matplotlib"
+            "`kfit.plot_history` needs matplotlib: pip install matplotlib", name="matplotlib"
         ) from None
     is_new = figure is None
     if figure is None:

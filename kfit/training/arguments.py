@@ -63,7 +63,7 @@ def warn_of_unused(batch_size: int | None, batches: Batches, kind: str) -> None:
         return
     if batches.batch_size != batch_size:
         warn_user(
-            f"`batch_size`={batch_size} has no effect: `x`, a {kind}, makes the batches itself, "
+            f"`batch_size={batch_size}` has no effect: `x`, a {kind}, makes the batches itself, "
             "and they are taken as they are. `batch_size` is for arrays."
         )
 

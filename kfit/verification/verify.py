@@ -304,7 +304,7 @@ def _devices(replicas: int) -> list[str]:
         split_cpu(replicas, "replicas")
     except ValueError:
         raise ValueError(
-            f"`replicas`={replicas} needs as many devices, and TensorFlow has already started with "
+            f"`replicas={replicas}` needs as many devices, and TensorFlow has already started with "
             "fewer. Run `kfit verify script.py`, which starts a process of its own; or start the "
             f"program by `kfit run --cpus {replicas}`; or call "
             f"`kfit.distribute.Mirrored({replicas})` before the first model is made."

@@ -52,8 +52,8 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("tpu", "message"),
     [
-        ("local", r"`tpu`='local' \(from X\).*libtpu.*grpc://host:8470"),
-        ("grpc://127.0.0.1:PORT", r"`tpu`='grpc.*does not answer at 127.*refused.*up"),
+        ("local", r"`tpu='local'` \(from X\).*libtpu.*grpc://host:8470"),
+        ("grpc://127.0.0.1:PORT", r"`tpu='grpc.*does not answer at 127.*refused.*up"),
         ("grpc://no.such.host.invalid:8470", r"no\.such\.host\.invalid:8470"),
         ("grpc://no..host:8470", r"no\.\.host:8470.*label"),
         ("grpc://host:port", r"'grpc://host:8470'. Received"),

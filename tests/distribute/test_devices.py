@@ -72,16 +72,19 @@ def test_a_number_of_gpus(gpus: list[Any], monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: GPUS)
     Mirrored(2)._create()
     assert gpus == [(["GPU:0", "GPU:1"], None)]
-    with pytest.raises(ValueError, match=r"`devices`=4, but this host has only 3 GPUs.*DEVICES=-1"):
+    with pytest.raises(ValueError, match=r"`devices=4`, but this host has only 3 GPUs.*DEVICES=-1"):
         Mirrored(4)
 
 
 def test_a_number_of_parts_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Mirrored(3).num_replicas == 3  # of the four that the tests have made
-    with pytest.raises(ValueError, match=r"`devices`=9 comes too late.*kfit run --cpus 9"):
+    late = (
+        r"`devices=9` comes too late.*kfit run --cpus 9`\. Or, .*Trainer\(make_model, .*devices=9"
+    )
+    with pytest.raises(ValueError, match=late):
         Mirrored(9)
     monkeypatch.setattr("kfit.distribute.devices.in_notebook", lambda stream: True)
-    with pytest.raises(ValueError, match=r"Restart the kernel, and .*Mirrored\(9\)`.*workers=9"):
+    with pytest.raises(ValueError, match=r"Restart the kernel and, .*Mirrored\(9\)`.*workers=9"):
         Mirrored(9)
     split: list[Any] = []
     configured, configure = "get_logical_device_configuration", "set_logical_device_configuration"
@@ -128,7 +131,7 @@ def test_a_strategy_of_several_that_has_only_one(tiny: Any, capsys: Any, monkeyp
     kfit.Trainer(tiny.model(), "mirrored")
     told = capsys.readouterr().out
     assert "'mirrored' trains on one device, since this host has no other" in told
-    assert "CPU: Start the program by `kfit run --cpus 2`, or make the strategy first" in told
+    assert "try two replicas. Start the program by `kfit run --cpus 2`. Or, before a model" in told
     kfit.Trainer(tiny.model(), Mirrored(["CPU:0"]))
     assert capsys.readouterr().out == ""
     kfit.Trainer(tiny.model(), "multi_worker")
@@ -193,5 +196,5 @@ def test_memory_growth_that_comes_too_late_is_said(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: ["one"])
     monkeypatch.setattr(tf.config.experimental, "set_memory_growth", fail)
-    with pytest.raises(ValueError, match=r"`memory_growth`=True comes too late.*ALLOW_GROWTH=true"):
+    with pytest.raises(ValueError, match=r"`memory_growth=True` comes too late.*ALLOW_GROWTH=true"):
         Mirrored(memory_growth=True)

@@ -197,7 +197,7 @@ def test_a_tpu_that_cannot_be_initialized_is_no_tpu(calls: Calls, monkeypatch: A
         raise tf.errors.NotFoundError(None, None, "No TPU devices found")
 
     monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
-    with pytest.raises(TPUNotFoundError, match=r"`tpu`='local'.*No TPU devices found.*tensorflow-"):
+    with pytest.raises(TPUNotFoundError, match=r"`tpu='local'`.*No TPU devices found.*tensorflow-"):
         TPU("local").tf_strategy  # noqa: B018
 
 

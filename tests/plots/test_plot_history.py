@@ -5,6 +5,7 @@ import io
 import itertools
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -306,8 +307,10 @@ def test_a_file_that_is_no_log(tmp_path: Any) -> None:
 def test_without_matplotlib(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.delitem(sys.modules, "kfit.plots.shown_figure", raising=False)
-    with pytest.raises(ModuleNotFoundError, match="pip install matplotlib"):
+    with pytest.raises(ModuleNotFoundError, match="pip install matplotlib") as raised:
         kfit.plot_history(HISTORY)
+    if sys.version_info >= (3, 11):  # Python 3.10 keeps the whole traceback
+        assert len(traceback.extract_tb(raised.value.__traceback__)) == 1
 
 
 def test_importing_kfit_imports_no_matplotlib() -> None:

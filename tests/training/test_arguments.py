@@ -329,9 +329,9 @@ def test_what_was_not_called_is_named(x: Any, says: str) -> None:
 
 def test_a_batch_size_of_what_makes_its_batches_has_no_effect_and_says_so() -> None:
     trainer = kfit.Trainer(classifier(), "one_device")
-    with pytest.warns(UserWarning, match="`batch_size`=2 has no effect: `x`, a tf.data.Dataset"):
+    with pytest.warns(UserWarning, match="`batch_size=2` has no effect: `x`, a tf.data.Dataset"):
         trainer.fit(as_dataset(X, Y), batch_size=2, verbose=0)
-    with pytest.warns(UserWarning, match="`batch_size`=2 has no effect: `x`, a Yields"):
+    with pytest.warns(UserWarning, match="`batch_size=2` has no effect: `x`, a Yields"):
         trainer.evaluate(Yields((X, Y), 1), batch_size=2, verbose=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -267,7 +267,7 @@ def test_what_is_refused(tiny: Any) -> None:
         trainer.verify(generator())
     with pytest.raises(ValueError, match=r"`replicas` must be an integer of at least 2"):
         trainer.verify(x, y, replicas=1)
-    with pytest.raises(ValueError, match=r"`replicas`=9 needs as many devices.*kfit verify"):
+    with pytest.raises(ValueError, match=r"`replicas=9` needs as many devices.*kfit verify"):
         trainer.verify(x, y, replicas=9)
     with pytest.raises(ValueError, match=r"`steps` must be"):
         trainer.verify(x, y, steps=0)
