@@ -13,7 +13,8 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 _LONGEST = 100
-"""The most characters of a wrong value that an error message shows."""
+_MOST_PARTS = 6
+"""The most characters, and the most arrays, of a wrong value that an error message shows."""
 
 
 class CommandError(Exception):
@@ -147,12 +148,32 @@ def read_seconds(option: str, text: str | None, *, above_zero: bool = False) -> 
 
 
 def shown(value: Any) -> str:
-    """Returns a wrong value for an error message: an array by its shape, others cut short."""
+    """Returns a wrong value for an error message: arrays by their shapes, others cut short."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape:
         return f"an array of shape {shape}"
+    if isinstance(value, (tuple, list)) and any(hasattr(part, "shape") for part in value):
+        kind, parts = type(value).__name__, ", ".join(map(shown, value[:_MOST_PARTS]))
+        more = ", ..." if len(value) > _MOST_PARTS else ""
+        return f"a {kind} of {len(value)} part{'s' * (len(value) != 1)}: {parts}{more}"
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def check_parts(what: str, data: Any) -> None:
+    """Checks that a tuple or list of data has the parts that it may have.
+
+    Args:
+        what: What the data is, for the error message.
+        data: The data, or the structure of a batch.
+
+    Raises:
+        ValueError: If there are no parts, or more than three.
+    """
+    if isinstance(data, (tuple, list)) and not 1 <= len(data) <= 3:
+        raise ValueError(
+            f"{what} must be `x`, `(x, y)` or `(x, y, sample_weight)`. Received: {shown(data)}"
+        )
 
 
 def is_integer(value: Any) -> bool:

@@ -943,7 +943,10 @@ class Trainer:
 
     def _require_compiled(self) -> None:
         if not self._model.compiled:
-            raise ValueError("You must call `compile()` before using the model.")
+            raise ValueError(
+                "You must call `compile()` before using the model: `trainer.compile(optimizer, "
+                "loss)` of a kfit.Trainer, or `model.compile(optimizer, loss)`."
+            )
 
 
 def _is_evaluator(cluster: Cluster | None) -> bool:

@@ -32,6 +32,9 @@ _INNER = ("kfit", "keras", "tensorflow", "contextlib")
 _CONFIGURATION_ERRORS = ("ValueError", "TypeError")
 _NAMES_AN_ARGUMENT = re.compile(r"`\w")
 _UNEXPECTED = re.compile(r"\S+\(\) got an unexpected keyword argument '(\w+)'")
+_IDENTIFIER = re.compile(r"Could not interpret (loss|metric|optimizer) identifier: (\w+)")
+_MODULES = {"loss": "losses", "metric": "metrics", "optimizer": "optimizers"}
+"""The modules of Keras whose names stand for losses, metrics and optimizers."""
 _PUBLIC = ("kfit", "kfit.callbacks", "kfit.checkpoint", "kfit.distribute")
 """The modules whose names users know."""
 _BETWEEN = (*_INNER, "threading", "concurrent", "runpy")
@@ -59,6 +62,8 @@ def for_user(function: Callable[_P, _R]) -> Callable[_P, _R]:
             _shorten(error)
             if isinstance(error, TypeError):
                 _name_what_was_meant(error, called, kwargs)
+            if isinstance(error, ValueError):
+                _name_what_keras_has(error)
             raise  # Python 3.10 still raises it with the whole traceback
 
     return called
@@ -329,6 +334,27 @@ def _name_what_was_meant(
         hint = f". {alike!r} is an argument of {_full_name(function).rpartition('.')[0]}(...)"
     says = f"got an unexpected keyword argument {found[1]!r}"
     error.args = (f"{_full_name(function)}() {says}{hint}",)
+
+
+def _name_what_keras_has(error: ValueError) -> None:
+    """Adds the name that was meant to Keras' error of an unknown loss, metric or optimizer.
+
+    Args:
+        error: The error, which is changed in place.
+    """
+    found = _IDENTIFIER.fullmatch(message_of(error))
+    if found is None:
+        return
+    module = getattr(sys.modules["keras"], _MODULES[found[1]])
+    known = [name for name in dir(module) if not name.startswith("_")]
+    if found[1] == "metric":
+        known.append("accuracy")
+    if found[1] == "optimizer":
+        known = [name.lower() for name in known]
+    words = set(found[2].split("_"))
+    alike = closest_name(found[2], [n for n in known if words <= set(n.split("_"))] or known)
+    if alike is not None:
+        error.args = (f"{found[0]}. Did you mean {alike!r}?",)
 
 
 def _arguments_of_class(function: Callable[..., Any]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.argument_checks import check_parts
 from kfit.distribute.placed_optimizers import adopt
 from kfit.distribute.placement import made_trainable
 from kfit.exactness.own_code import overrides
@@ -44,6 +45,15 @@ _RANKS = re.compile(
     r"Arguments? (?:`output` must have rank \(ndim\) `target\.ndim - 1`|`target` and `output` must "
     r"have the same rank \(ndim\))\. Received: target\.shape=\(([^)]*)\), output\.shape=\(([^)]*)\)"
 )
+_PARTS = "Data is expected to be in format"
+_SIZES = re.compile(
+    r"Dimensions must be equal, but are \d+ and \d+ for '\{\{node \S*compile_loss/.*"
+    r"with input shapes: \[([\d,?]+)\], \[([\d,?]+)\]"
+)
+_SAME = re.compile(
+    r"Arguments `target` and `output` must have the same shape\. "
+    r"Received: target\.shape=\(([^)]*)\), output\.shape=\(([^)]*)\)"
+)
 _ONE_HOT = (
     "The loss takes the index of each example's class. Compile the model with a "
     "CategoricalCrossentropy if these are one-hot labels, or pass `y.argmax(-1)`."
@@ -52,6 +62,7 @@ _INDICES = (
     "The loss takes a value for each output. If these are indices of classes, compile the model "
     "with a SparseCategoricalCrossentropy, or pass `keras.utils.to_categorical(y)`."
 )
+_BY_VALUE = "The loss compares each value of the output with one of `{}`."
 
 _UNKNOWN_SIZE = 32
 """What stands for a size that the data leaves open, where zeros stand for the data."""
@@ -336,13 +347,11 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
                 "but a layer, the loss or a metric needs their shape. Tell it in the pipeline, "
                 f"such as by `tf.ensure_shape(x, (None, 4))`. The error was: {summary_of(error)}"
             ) from error
+        if _PARTS in message_of(error):
+            check_parts(f"a batch of `{argument}`", spec())
         targets = "y" if argument == "x" else argument
-        if found := _RANKS.search(message_of(error)):
-            remedy = _ONE_HOT if "target.ndim - 1" in found[0] else _INDICES
-            raise ValueError(
-                f"`{targets}` has the shape ({found[1]}), which does not fit the loss and the "
-                f"model's output of the shape ({found[2]}). {remedy}"
-            ) from None  # it says the same
+        if misfit := _misfit(message_of(error), targets, spec):
+            raise ValueError(misfit) from None  # it says the same
         # Keras' layers refuse shapes in these words; other ValueErrors may be those of a hook.
         is_by_tensorflow = isinstance(error, tf.errors.InvalidArgumentError)
         if is_by_tensorflow and (found := _CLASS.search(message_of(error))):
@@ -355,9 +364,54 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
         refusal = _refusal(model, spec()) if may_be_shape else ""
         if not refusal:
             raise
+        shapes = _shapes(model, spec())
+        if _has_other_shape(model, spec()):  # then Keras' words about a layer say no more
+            raise ValueError(f"`{argument}` does not fit the model.{shapes}") from None
         raise ValueError(
-            f"`{argument}` does not fit the model: {refusal.rstrip('.')}.{_shapes(model, spec())}"
+            f"`{argument}` does not fit the model: {refusal.rstrip('.')}.{shapes}"
         ) from error
+
+
+def _misfit(message: str, targets: str, spec: Callable[[], Any]) -> str:
+    """Returns in words that targets have another shape than a loss takes; else an empty text.
+
+    Args:
+        message: The message of the error that the loss has led to.
+        targets: The name of the argument that holds the targets, such as "y".
+        spec: As for `naming_wrong_data`.
+    """
+    remedy = _BY_VALUE.format(targets)
+    if found := _RANKS.search(message):
+        remedy = _ONE_HOT if "target.ndim - 1" in found[0] else _INDICES
+        given, output = found.groups()
+    elif found := _SAME.search(message):
+        given, output = found.groups()
+    elif found := _SIZES.search(message):
+        given, output = (shape.replace(",", ", ") for shape in found.groups())
+        _, y, _ = keras.utils.unpack_x_y_sample_weight(spec())
+        if not isinstance(y, keras.KerasTensor):
+            return ""
+        if given.rpartition(", ")[2] != str(y.shape[-1]):  # the loss has subtracted the targets
+            given, output = output, given
+    else:
+        return ""
+    return (
+        f"`{targets}` has the shape ({given}), which does not fit the loss and the model's output "
+        f"of the shape ({output}). {remedy}"
+    )
+
+
+def _has_other_shape(model: keras.Model, spec: Any) -> bool:
+    """Returns whether the examples surely have another shape than the model's only input."""
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    if not _shapes(model, spec):
+        return False
+    shape, expected = tuple(x.shape[1:]), tuple(model.inputs[0].shape[1:])
+    if len(shape) != len(expected):
+        return True
+    return any(
+        None not in pair and pair[0] != pair[1] for pair in zip(shape, expected, strict=True)
+    )
 
 
 def _shapes(model: keras.Model, spec: Any) -> str:

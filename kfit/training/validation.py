@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from kfit.argument_checks import check_parts
 from kfit.inputs import Batches
 from kfit.inputs.python import PythonBatches
 from kfit.training.numbers_only import require_numbers
@@ -44,6 +45,7 @@ class ValidationData:
         if self.data is None:
             return None
         try:
+            check_parts("it", self.data)
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(self.data)
             batches = make(x, y, sample_weight, self.batch_size, self.steps)
             if batches.lacks_end:

@@ -317,6 +317,33 @@ def test_an_argument_that_is_misspelled_is_named_with_the_one_that_was_meant(say
         MISSPELLED[says](trainer)
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"metrics": ["acuracy"]}, "accuracy"),
+        ({"metrics": ["categorical_acuracy"]}, "categorical_accuracy"),
+        ({"loss": "sparse_crossentropy"}, "sparse_categorical_crossentropy"),
+        ({"loss": "MeanSquareError"}, "MeanSquaredError"),
+        ({"optimizer": "adamm"}, "adam"),
+        ({"loss": "xyzzy"}, ""),
+    ],
+)
+def test_a_misspelled_name_of_keras_is_told_with_the_one_that_was_meant(
+    given: dict[str, Any], meant: str
+) -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    trainer = kfit.Trainer(model, "one_device")
+    x = np.ones((2, 1))
+    hint = rf"\. Did you mean '{meant}'\?" if meant else ""
+
+    def train() -> None:
+        trainer.compile(**{"loss": "mse", **given})
+        trainer.fit(x, x, verbose=0)
+
+    with pytest.raises(ValueError, match=rf"Could not interpret \w+ identifier: \w+{hint}$"):
+        train()
+
+
 def test_a_warning_names_the_users_line() -> None:
     stack = contextlib.ExitStack()
     stack.callback(partial(for_user(warn_user), "of the user's"))
