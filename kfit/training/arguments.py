@@ -19,6 +19,7 @@ from kfit.internals.layers import all_layers
 from kfit.internals.models import given_to_compile
 from kfit.lazy import closest_name
 from kfit.training.callback import TrainingCallback
+from kfit.training.hook_names import warn_of_misspelled_hooks
 
 
 def capped_epochs(epochs: int) -> int:
@@ -178,6 +179,7 @@ def check_callbacks(callbacks: Any) -> None:
             )
         if isinstance(callback, TrainingCallback):
             _check_hooks(callback)
+        warn_of_misspelled_hooks(callback)
 
 
 def _check_hooks(callback: TrainingCallback) -> None:

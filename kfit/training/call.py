@@ -18,6 +18,7 @@ from kfit.steps.compiled_steps import Graphs
 from kfit.steps.pace import Pace
 from kfit.training.batch_hooks import BatchHooks, watches_batches
 from kfit.training.chief_only import without_writers
+from kfit.training.hook_names import name_wrong_hook
 from kfit.training.progress import Progress
 from kfit.training.progress_bar import ProgressBar, chosen_verbose
 from kfit.training.stop_signals import StopSignals
@@ -118,7 +119,11 @@ class Call:
         is_between = name in _BETWEEN_METRICS
         lent = self.turns.lent(to="all" if is_between else "predictions")
         with self.heartbeat.hook(name), noting, lent:
-            getattr(self.callback_list, name)(*arguments)
+            try:
+                getattr(self.callback_list, name)(*arguments)
+            except TypeError as error:
+                name_wrong_hook(error, self.callbacks)
+                raise
         if points is not None:
             points.note_usual(time.monotonic() - began)
 
