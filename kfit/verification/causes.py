@@ -9,10 +9,9 @@ import keras
 from kfit.exactness.own_code import overrides
 from kfit.heartbeat.summaries import summary_of
 from kfit.verification.layer_probe import Seen, differing, outputs_of
-from kfit.verification.report import Cause, Difference, joined
+from kfit.verification.report import RANDOM, Cause, Difference, joined
 from kfit.verification.runs import Runs, Way, are_equal, compared
 
-RANDOM = "random numbers"
 _STATEFUL = (
     "its output changes from call to call on one device, although all seeds are the same. It "
     "probably draws from TensorFlow's own random operations, such as tf.random.normal, whose state "
@@ -92,7 +91,7 @@ def _cause_of(layer: keras.Layer, seen: Seen, is_unrepeated: bool) -> Cause:
     if layer.name in seen.drawing:
         return Cause(layer.name, RANDOM, f"{_is(layer)}: {_DRAWS}")
     if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized:
-        return Cause(layer.name, "batch normalization", f"{_is(layer)}: {_UNSYNCHRONIZED}")
+        return Cause(layer.name, "batch normalization", _UNSYNCHRONIZED)
     return Cause(layer.name, "looks across examples", f"{_is(layer)}: {_ACROSS}")
 
 

@@ -8,6 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 Verdict: TypeAlias = Literal["equal", "equal but for random draws", "differs", "not repeatable"]
 
+RANDOM = "random numbers"
+"""The kind of a cause that draws other numbers on each replica."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -120,7 +123,9 @@ class Verification:
             text = f"DIFFERS: {steps} give other numbers, by up to {worst:.1e}"
         else:
             text = "NOT REPEATABLE: one device gives two results from the same beginning"
-        names = ", ".join(dict.fromkeys(repr(cause.name) for cause in self.causes))
+        # The table is made without random draws, so that another cause explains it alone.
+        causes = [cause for cause in self.causes if cause.kind != RANDOM] or self.causes
+        names = ", ".join(dict.fromkeys(repr(cause.name) for cause in causes))
         because = f", because of {names}" if names and not self.is_equal else ""
         return f"{text}{because}."
 

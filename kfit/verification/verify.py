@@ -33,7 +33,15 @@ from kfit.verification.few_batches import Untouched, examples_of, few_batches
 from kfit.verification.in_float32 import coarse_dtypes, in_float32
 from kfit.verification.layer_probe import is_coarse
 from kfit.verification.numbers_left import require_numbers, without_numbers
-from kfit.verification.report import Cause, Difference, Verdict, Verification, first_line, joined
+from kfit.verification.report import (
+    RANDOM,
+    Cause,
+    Difference,
+    Verdict,
+    Verification,
+    first_line,
+    joined,
+)
 from kfit.verification.runs import Runs, Way, are_equal, compared
 from kfit.verification.switched_off import has_training, without_draws
 
@@ -151,7 +159,7 @@ class _Examination:
             self._notes.append(layers.problem)
         if is_equal and not layers.causes:
             return self._found("equal", differences, [])
-        if layers.random and len(layers.random) == len(layers.causes):
+        if layers.random:
             return self._without_draws(layers)
         if is_equal:
             self._notes.append(_HIDDEN)
@@ -167,10 +175,13 @@ class _Examination:
             rounding = self._runs.rounding(one, base)
             differences = compared(self._runs, base, other, rounding)
             self._notes += _notes_on_draws(layers.random)
+            others = [cause for cause in layers.causes if cause.kind != RANDOM]
             if are_equal(differences):
-                return self._found("equal but for random draws", differences, layers.causes)
+                if not others:
+                    return self._found("equal but for random draws", differences, layers.causes)
+                self._notes.append(_HIDDEN)
             rest = LayerCauses(self._runs, one, several).causes
-            causes = rest or self._besides_layers(differences)
+            causes = rest or others or self._besides_layers(differences)
         known = {cause.name for cause in causes}
         drawing = [cause for cause in layers.causes if cause.name not in known]
         return self._found("differs", differences, [*causes, *drawing])

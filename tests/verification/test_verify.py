@@ -192,6 +192,17 @@ def test_dropout_is_switched_off_to_compare_the_rest(tiny: Any) -> None:
     assert "predict_step" not in vars(made)
 
 
+def test_dropout_is_switched_off_also_if_another_layer_differs(tiny: Any) -> None:
+    found = verified(model(L.BatchNormalization(name="norm"), L.Dropout(0.5, name="drops")), tiny)
+    assert found.verdict == "differs"
+    assert [(c.name, c.kind) for c in found.causes] == [
+        ("norm", "batch normalization"),
+        ("drops", "random numbers"),
+    ]
+    assert found.summary().endswith(", because of 'norm'.")
+    assert "The table was made with 'drops' switched off (training=False)." in found.notes
+
+
 @pytest.mark.long
 def test_a_culprit_is_found_behind_dropout(tiny: Any) -> None:
     found = verified(model(L.Dropout(0.5, name="drops"), Mixes(name="culprit")), tiny)
