@@ -414,6 +414,7 @@ class BackupAndRestore(TrainingCallback):
             store.lock_count = max(store.lock_count, self._lock.lock_count)
             store.sweep()
             if at_exit.has_ended(self.backup_dir, self._lock):
+                self._tell_of_deletion(store)
                 store.clear()
             at_exit.begin(self.backup_dir, self._lock)
             store.probe()
@@ -426,6 +427,16 @@ class BackupAndRestore(TrainingCallback):
         self._store = store
         self._path = os.path.realpath(self.backup_dir)
         at_exit.keep(self._path)
+
+    def _tell_of_deletion(self, store: Store) -> None:
+        """Tells that the snapshots of a finished run are deleted now, unless `verbose=0`."""
+        if store.names() and self.training.account.shows:
+            print(
+                f"kfit: the run before has ended well: its snapshots in {self.backup_dir} are "
+                "deleted, and training begins anew (`delete_checkpoint=False` keeps them, to go on "
+                "with more `epochs`)",
+                flush=True,
+            )
 
     def _labels(self) -> Labels:
         assert self._store is not None

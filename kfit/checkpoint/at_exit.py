@@ -63,7 +63,7 @@ import sys
 import traceback
 from typing import Any, NamedTuple
 
-from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
+from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock, recorded_end
 from kfit.checkpoint.store import Store
 from kfit.heartbeat import Heartbeat
 from kfit.heartbeat.unconfirmed_ends import MARKER
@@ -164,8 +164,22 @@ def has_ended(directory: str, lock: DirectoryLock) -> bool:
         directory: The directory of snapshots.
         lock: The lock of the directory, which has read the record.
     """
-    is_noted = lock.ended is not None and lock.ended != lock.run
-    return is_noted and not os.path.lexists(os.path.join(directory, MARKER))
+    return lock.ended not in (None, lock.run) and _is_confirmed(directory)
+
+
+def next_run_deletes(directory: str) -> bool:
+    """Returns whether the run that saved the snapshots in a directory has succeeded.
+
+    If so, the next run deletes them when it begins. Nothing is changed in the directory.
+
+    Args:
+        directory: The directory of snapshots.
+    """
+    return recorded_end(directory) is not None and _is_confirmed(directory)
+
+
+def _is_confirmed(directory: str) -> bool:
+    return not os.path.lexists(os.path.join(directory, MARKER))
 
 
 def begin(directory: str, lock: DirectoryLock) -> None:

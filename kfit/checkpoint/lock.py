@@ -47,6 +47,7 @@ _TYPES = {
     "fits": list,
 }
 _RUN, _GENERATION = "KFIT_RUN", "KFIT_GENERATION"
+_SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -218,11 +219,7 @@ class DirectoryLock:
             self._own["fits"] = held.get("fits", ())
             if not is_locked:
                 if not self._replaces(held):
-                    raise DirectoryInUseError(
-                        f"{directory} is in use by process {held.get('pid')} on "
-                        f"{held.get('host')!r}: two runs cannot write their snapshots to one "
-                        "directory. Give this run another one, or end that process."
-                    )
+                    raise DirectoryInUseError(self._told_of_holder(directory, held))
             elif not self.is_held:
                 continue  # the file was replaced or deleted after it was opened
             elif os.fstat(self._descriptor).st_nlink == 1:
@@ -257,10 +254,28 @@ class DirectoryLock:
         run = held.get("run")
         return bool(run) and run == self._own["run"] and held.get("start", 0) < self._own["start"]
 
+    def _told_of_holder(self, directory: str, held: dict[str, Any]) -> str:
+        """Returns the message of the error that another holder has the lock.
+
+        Args:
+            directory: The directory, as the user gave it.
+            held: The content of the lock file.
+        """
+        if all(held.get(key) == self._own[key] for key in ("pid", "host")):
+            return (
+                f"{directory} is in use by another callback of this program: two of them cannot "
+                "write their snapshots to one directory. Leave one out, or give it another one."
+            )
+        return (
+            f"{directory} is in use by process {held.get('pid')} on {held.get('host')!r}: two runs "
+            "cannot write their snapshots to one directory. Give this run another one, or end that "
+            "process."
+        )
+
     def _open(self, flags: int = 0) -> None:
         self.release()
         try:
-            flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+            flags |= os.O_RDWR | os.O_CREAT | _SAFELY
             self._descriptor = os.open(self._path, flags, 0o600)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
@@ -268,32 +283,15 @@ class DirectoryLock:
             raise self._foreign() from error
 
     def _read(self) -> dict[str, Any]:
-        """Returns the content of the lock file.
-
-        The result is {} if the file is empty or, after a power failure, contains only zeros.
+        """Returns the content of the lock file, as `_content_of` does.
 
         Raises:
             ForeignFileError: If kfit did not write the file.
         """
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            raise self._foreign()
-        content = os.pread(self._descriptor, _SIZE + 1, 0)
-        if not content.strip(b"\0"):
-            return {}
         try:
-            found = parse_json(content)
+            return _content_of(self._descriptor)
         except ValueError:
-            found = None
-        if len(content) != _SIZE or not isinstance(found, dict) or set(found) != set(_TYPES):
-            raise self._foreign()
-        if not all(isinstance(found[key], kind) for key, kind in _TYPES.items()):
-            raise self._foreign()
-        if not 0 <= found["lock_count"] < LARGEST:
-            raise self._foreign()
-        try:
-            return {**found, "fits": marks.parse(found["fits"])}
-        except ValueError as error:
-            raise self._foreign() from error
+            raise self._foreign() from None
 
     def _unlink(self) -> None:
         """Deletes the lock file, unless another process has replaced the file by its own."""
@@ -317,3 +315,51 @@ class DirectoryLock:
             f"{self._path} must be a lock that kfit wrote, or not there; what is there is "
             "something else. Move it away, or give this run another directory."
         )
+
+
+def recorded_end(directory: str) -> str | None:
+    """Returns the run that has ended successfully, as the lock file of a directory says.
+
+    The directory is not locked, and nothing is changed. The result is None if there is no such
+    record, or no lock file that kfit wrote.
+
+    Args:
+        directory: The directory of snapshots.
+    """
+    try:
+        descriptor = os.open(os.path.join(directory, _NAME), os.O_RDONLY | _SAFELY)
+    except OSError:
+        return None
+    try:
+        ended: str | None = _content_of(descriptor).get("ended")
+        return ended
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _content_of(descriptor: int) -> dict[str, Any]:
+    """Returns the content of a lock file.
+
+    The result is {} if the file is empty or, after a power failure, contains only zeros.
+
+    Args:
+        descriptor: The open file.
+
+    Raises:
+        ValueError: If kfit did not write the file.
+    """
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise ValueError("it is no regular file")
+    content = os.pread(descriptor, _SIZE + 1, 0)
+    if not content.strip(b"\0"):
+        return {}
+    found = parse_json(content)
+    if len(content) != _SIZE or not isinstance(found, dict) or set(found) != set(_TYPES):
+        raise ValueError("it has not the form of a lock")
+    if not all(isinstance(found[key], kind) for key, kind in _TYPES.items()):
+        raise ValueError("a value is of another type")
+    if not 0 <= found["lock_count"] < LARGEST:
+        raise ValueError("its lock count is out of range")
+    return {**found, "fits": marks.parse(found["fits"])}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kfit.argument_checks import CommandError
+from kfit.checkpoint.at_exit import next_run_deletes
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.training_schema import check_training
@@ -39,15 +40,16 @@ def inspect(directory: str, only: str | None = None) -> dict[str, Any]:
         only: The name or the step of the only snapshot to read; None for all.
 
     Returns:
-        A dict that JSON can encode, with the keys `directory` and `snapshots`. `snapshots` is a
-        list of dicts, one for each snapshot, with the oldest snapshot first. Each dict has the
-        `name` of the snapshot, its `step`, and its `damage`: None for a good snapshot, otherwise a
-        text that says what is wrong. The dict of a good snapshot also has `bytes` (its size on
-        disk), `files` (a list with the `name`, the `bytes` and the `sha256` of each file that the
-        manifest names), `age` (in seconds), `about` (a dict that describes the training),
-        `callbacks` (a list of the names of the callbacks whose state was saved), and `parts`.
-        `parts` has a dict for each part of the model's state, with the number of its `variables`
-        and of its `bytes`.
+        A dict that JSON can encode, with the keys `directory`, `run_has_ended` and `snapshots`.
+        `run_has_ended` is True if the run that saved the snapshots has ended well, so that the next
+        run deletes them. `snapshots` is a list of dicts, one for each snapshot, with the oldest
+        snapshot first. Each dict has the `name` of the snapshot, its `step`, and its `damage`: None
+        for a good snapshot, otherwise a text that says what is wrong. The dict of a good snapshot
+        also has `bytes` (its size on disk), `files` (a list with the `name`, the `bytes` and the
+        `sha256` of each file that the manifest names), `age` (in seconds), `about` (a dict that
+        describes the training), `callbacks` (a list of the names of the callbacks whose state was
+        saved), and `parts`. `parts` has a dict for each part of the model's state, with the number
+        of its `variables` and of its `bytes`.
 
     Raises:
         CommandError: If there is no snapshot, or none of this name or step.
@@ -61,7 +63,11 @@ def inspect(directory: str, only: str | None = None) -> dict[str, Any]:
         )
     if only is not None:
         names = [chosen(store, only, "--snapshot")]
-    return {"directory": directory, "snapshots": [_inspected(store, name) for name in names]}
+    return {
+        "directory": directory,
+        "run_has_ended": next_run_deletes(directory),
+        "snapshots": [_inspected(store, name) for name in names],
+    }
 
 
 def directory_of_snapshots(directory: str) -> str:
@@ -126,6 +132,8 @@ def as_text(found: dict[str, Any]) -> str:
             f"{snapshot['name']}  good  step {about['step']}  {_place(about)}  "
             f"{_ago(snapshot['age'])} ({_clock(about['created'])})  {_megabytes(snapshot['bytes'])}"
         )
+    if found["run_has_ended"]:
+        lines += ["", "The run that saved them has ended well: the next run deletes them."]
     if good is not None:
         lines += ["", *_details(good)]
     return "\n".join(lines)

@@ -443,7 +443,7 @@ def test_when_all_are_damaged_it_does_not_begin_anew(
 
 def test_a_second_run_on_the_directory_is_refused(alone: Any, tmp_path: Any) -> None:
     lock = DirectoryLock(str(tmp_path), {})
-    with pytest.raises(DirectoryInUseError, match="in use by process"):
+    with pytest.raises(DirectoryInUseError, match="in use by another callback of this"):
         alone.run([BackupAndRestore(tmp_path)])
     lock.release()
     alone.run([BackupAndRestore(tmp_path)], epochs=1)
@@ -643,6 +643,28 @@ def test_after_the_end_there_is_nothing_left_to_train(alone: Any, tmp_path: Any)
     counter.on_train_batch_end = pytest.fail  # type: ignore[method-assign]
     alone.run([backup, counter])
     assert alone.digest == alone.untouched
+
+
+def test_the_deletion_of_the_snapshots_of_a_finished_run_is_told(
+    alone: Any, tmp_path: Any, capsys: Any
+) -> None:
+    """Those of `kfit run` are deleted so late, since another task may fail after the chief."""
+    path = str(tmp_path / "backup")
+
+    def said(**fit: Any) -> str:
+        lock = DirectoryLock(path, {"KFIT_RUN": "a"})
+        lock.note_end("a")
+        lock.release()
+        assert at_exit.next_run_deletes(path)
+        alone.run([BackupAndRestore(path)], epochs=1, **fit)
+        assert not at_exit.next_run_deletes(path)
+        return str(capsys.readouterr().out)
+
+    os.mkdir(path)
+    assert "kfit: the run" not in said(verbose=2)  # there is none
+    assert f"kfit: the run before has ended well: its snapshots in {path} are" in said(verbose=2)
+    assert said() == ""
+    assert steps_in(tmp_path / "backup") == [7]
 
 
 def test_a_snapshot_past_the_epochs_is_told(alone: Any, tmp_path: Any, capsys: Any) -> None:

@@ -12,14 +12,27 @@ from typing import Any
 
 import pytest
 
-from kfit.checkpoint.lock import _SIZE, _TYPES, DirectoryInUseError, DirectoryLock
+from kfit.checkpoint.lock import (
+    _SIZE,
+    _TYPES,
+    DirectoryInUseError,
+    DirectoryLock,
+    recorded_end,
+)
 from kfit.user_files.ownership import ForeignFileError
 
 
-def test_a_second_run_is_refused_and_told_by_whom(tmp_path: Any) -> None:
+def test_a_second_run_is_refused_and_told_by_whom(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = DirectoryLock(str(tmp_path), {})
-    with pytest.raises(DirectoryInUseError, match=f"in use by process {os.getpid()} on"):
+    with pytest.raises(DirectoryInUseError, match="in use by another callback of this program: "):
         DirectoryLock(str(tmp_path), {})
+    holder = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: holder + 1)
+        with pytest.raises(DirectoryInUseError, match=f"in use by process {holder} on"):
+            DirectoryLock(str(tmp_path), {})
     assert lock.is_held
     lock.release()
     lock.release()
@@ -122,6 +135,7 @@ def test_a_lock_that_kfit_did_not_write_is_refused_and_stays(tmp_path: Any, kind
     path.parent.mkdir()
     _of_others(path, kind)
     before = path.read_bytes() if path.is_file() else os.lstat(path)
+    assert recorded_end(str(path.parent)) is None
     with pytest.raises(ForeignFileError, match=r"\.kfit-lock must be a lock that kfit wrote"):
         DirectoryLock(str(path.parent), {})
     assert (path.read_bytes() if path.is_file() else os.lstat(path)) == before
@@ -190,10 +204,12 @@ def test_a_lock_remembers_the_run_that_ended(tmp_path: Any) -> None:
     lock.note_end("a")
     lock.release()
     lock = DirectoryLock(str(tmp_path), {"KFIT_RUN": "b"})
-    assert (lock.run, lock.ended) == ("b", "a")
+    assert (lock.run, lock.ended, recorded_end(str(tmp_path))) == ("b", "a", "a")
     lock.note_end(None)
     lock.release()
     assert DirectoryLock(str(tmp_path), {}).ended is None
+    assert recorded_end(str(tmp_path)) is None
+    assert recorded_end(str(tmp_path / "missing")) is None
 
 
 def test_a_forked_process_that_outlives_its_parent_holds_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from kfit.callbacks import BackupAndRestore
+from kfit.checkpoint.lock import DirectoryLock
 from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import Store
 from kfit.commands import inspected_snapshots, snapshot_weights
@@ -59,6 +61,22 @@ def test_snapshots_one_level_down_are_found(backup: Any, tmp_path: Path, capsys:
     os.symlink(backup, tmp_path / "other")
     assert main(["inspect", str(tmp_path)]) == 2
     assert f"expected one of '{tmp_path / 'backup'}', '" in capsys.readouterr().err
+
+
+def test_snapshots_that_the_next_run_deletes(backup: Any, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(backup, tmp_path, dirs_exist_ok=True)
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert "has ended well" not in capsys.readouterr().out
+    lock = DirectoryLock(str(tmp_path), {"KFIT_RUN": "a"})
+    lock.note_end("a")
+    lock.release()
+    assert main(["inspect", str(tmp_path)]) == 0
+    assert (
+        "\nThe run that saved them has ended well: the next run deletes" in capsys.readouterr().out
+    )
+    (tmp_path / ".kfit-ending").touch()  # another task may still fail
+    assert main(["inspect", str(tmp_path), "--json"]) == 0
+    assert not json.loads(capsys.readouterr().out)["run_has_ended"]
 
 
 def test_a_damaged_one_is_told_and_nothing_is_changed(backup: Any) -> None:
@@ -331,7 +349,7 @@ def test_text_of_files_is_printed_without_control_characters() -> None:
     from kfit.commands.inspected_snapshots import as_text
 
     snapshot = {"name": "g0001-00000001-step-1", "step": 1, "damage": "\x1b[2J gone"}
-    assert "\x1b" not in as_text({"snapshots": [snapshot]})
+    assert "\x1b" not in as_text({"snapshots": [snapshot], "run_has_ended": False})
 
 
 def test_a_time_that_is_no_number_is_damage() -> None:
