@@ -350,12 +350,9 @@ def _run(arguments: argparse.Namespace) -> int:
     hang_timeout = _hang_timeout(arguments.hang_timeout)
     words = _program(arguments.script, arguments.module)
     note_options_of_the_script(words, arguments.options, "kfit run")
-    program = (sys.executable, *words)
     options = ["--keras-fit"] if arguments.keras_fit else []
     options += ["--no-join"] if arguments.no_join else []
-    joining = program if arguments.no_join else (sys.executable, _RUN_SCRIPT, *words)
-    if arguments.keras_fit:
-        program = joining = (sys.executable, _RUN_SCRIPT, *options, *words)
+    program = (sys.executable, _RUN_SCRIPT, *options, *words)
 
     environ = dict(os.environ)
     if arguments.verbose:
@@ -367,7 +364,6 @@ def _run(arguments: argparse.Namespace) -> int:
                 "other tasks, and set KFIT_CLUSTER=none if a cluster is described"
             )
         environ.update(KFIT_CPUS=str(cpus), CUDA_VISIBLE_DEVICES="-1")
-        program = (sys.executable, _RUN_SCRIPT, *options, *words)
     if start_timeout is not None:
         environ["KFIT_START_TIMEOUT"] = str(start_timeout)
     if arguments.log_format not in (None, "text", "json"):
@@ -399,12 +395,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
         def plan() -> list[TaskCommand]:
             commands = local_commands(
-                program,
-                workers or 1,
-                environ,
-                joining=joining,
-                ps=ps or 0,
-                evaluator=arguments.evaluator,
+                program, workers or 1, environ, ps=ps or 0, evaluator=arguments.evaluator
             )
             if len(commands) == 1:
                 return [replace(commands[0], name=named_task(words))]
@@ -431,8 +422,6 @@ def _run(arguments: argparse.Namespace) -> int:
             check_trains(cluster)
             if cluster.num_workers > 1:
                 check_address(cluster)
-        if cluster.joins:
-            program = joining
         task = TaskCommand(str(cluster.task), program, task_environment(environ))
         plan = lambda: [task]  # noqa: E731
     # A single task needs no prefix. Without a prefix its output does not go through a pipe, so its

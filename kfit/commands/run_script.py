@@ -1,5 +1,7 @@
 """Joins the cluster, and then runs the user's program in this process; started by `kfit run`.
 
+A single process, or an evaluator, has no cluster to join, and runs the program at once.
+
     python .../run_script.py [--keras-fit] [--verify] [--no-join] script.py args...
     python .../run_script.py [--keras-fit] [--verify] [--no-join] -m module args...
 
@@ -144,17 +146,34 @@ def _new_main() -> ModuleType:
     return program
 
 
+def _is_left_to_supervisor(error: BaseException) -> bool:
+    """Returns whether an error is an interrupt whose traceback is recorded for the supervisor.
+
+    The supervisor prints it, unless it has passed the interrupt on. When the task has a heartbeat,
+    which is so from its first call of kfit on, that records it.
+    """
+    heartbeat = os.environ.get("KFIT_HEARTBEAT")
+    if not heartbeat:
+        return False
+    from kfit.heartbeat.unprinted import in_short, is_interrupt
+
+    return is_interrupt(error) and in_short(heartbeat, error, error.__traceback__) == ""
+
+
 def _begin_traceback_at_the_program() -> None:
     """Makes Python leave out this file's lines when it prints the error that ends the process.
 
-    So the user sees the same traceback as without `kfit run`.
+    So the user sees the same traceback as without `kfit run`. That of Ctrl-C is left to the
+    supervisor, also while the program still imports Keras.
     """
     show = sys.excepthook
 
     def without_this_file(kind: Any, error: BaseException, traceback: Any) -> None:
         while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
             traceback = traceback.tb_next
-        show(kind, error.with_traceback(traceback), traceback)
+        error = error.with_traceback(traceback)
+        if show is not sys.__excepthook__ or not _is_left_to_supervisor(error):
+            show(kind, error, traceback)
 
     sys.excepthook = without_this_file
 

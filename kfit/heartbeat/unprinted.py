@@ -60,7 +60,7 @@ def in_short(
     if environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         return None
     text = "".join(python_traceback.format_exception(type(error), error, traceback)).rstrip()
-    if is_interrupt := _is_interrupt(error):
+    if is_interrupted := is_interrupt(error):
         short = ""
     elif is_surely_consequence(error):
         reason = reason_of(error)
@@ -72,7 +72,7 @@ def in_short(
         if first is None:
             return None
         short = "" if first == summary else f"kfit: failed at the same place: {summary}"
-    unprinted = Unprinted(text, is_interrupt)
+    unprinted = Unprinted(text, is_interrupted)
     return short if _write(heartbeat, unprinted) else None
 
 
@@ -103,7 +103,8 @@ def read_unprinted(heartbeat: str) -> Unprinted | None:
         return None
 
 
-def _is_interrupt(error: BaseException) -> bool:
+def is_interrupt(error: BaseException) -> bool:
+    """Returns whether an error comes from an interrupt (SIGINT), such as Ctrl-C."""
     # If Ctrl-C comes while TensorFlow's C++ runs, pybind11 may raise an error of its own.
     text = message_of(error)
     is_replaced = "pybind11::error_already_set" in text and "KeyboardInterrupt" in text

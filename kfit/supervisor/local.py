@@ -56,7 +56,6 @@ def local_commands(
     workers: int,
     environ: Mapping[str, str] = os.environ,
     *,
-    joining: Sequence[str] | None = None,
     ps: int = 0,
     evaluator: bool = False,
     started_by: str = "`kfit run`",
@@ -68,9 +67,6 @@ def local_commands(
         workers: The number of workers. A single worker is no cluster, and gets no `TF_CONFIG`.
         environ: The environment variables that the tasks start with. Variables that the user has
             set, such as those for threads and the log level, are kept.
-        joining: A command that connects the task to the other tasks, and then runs the program. It
-            replaces `argv` on each of several workers, or on the chief if there are ps tasks. None
-            to run `argv` there, too.
         ps: The number of ps tasks. With one or more, training is asynchronous: a chief runs the
             program, and the workers and ps tasks are servers.
         evaluator: Whether to add an evaluator. If so, a single worker is part of a cluster, too.
@@ -107,8 +103,6 @@ def local_commands(
             serves = cluster.serves
             if serves:
                 program = own_program("kfit", "server")
-            elif cluster.joins and joining is not None:
-                program = tuple(joining)
         commands.append(TaskCommand(str(task), program, env, serves=serves))
     return commands
 

@@ -460,8 +460,9 @@ class SupervisorPolicy:
             # A run that was stopped by a signal is no success, even if its tasks ended with 0.
             self.exit_code = failure.exit_code if failure else 128 + life.cause
             notes = filter(None, map(life.tasks.stop_note, life.tasks.names))
+            is_same = failure is None or failure.exit_code == 128 + life.cause
             # The first task to learn of the signal may have got it later than another one.
-            saved = next(notes, str(failure or "")).removeprefix(ON_ANOTHER)
+            saved = next(notes, "" if is_same else str(failure)).removeprefix(ON_ANOTHER)
             self._report_stop(life.cause, saved)
         else:
             self._restart_or_give_up(life, life.cause)

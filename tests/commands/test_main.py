@@ -248,6 +248,40 @@ def test_a_single_program_is_called_by_its_name(script: Path, tmp_path: Path) ->
     assert done.stderr == f"kfit: error: {script.stem} ended with exit code 9\n"
 
 
+def test_ctrl_c_prints_no_traceback_also_while_the_program_imports(script: Path) -> None:
+    script.with_name("slow.py").write_text("import time\nprint('ready')\ntime.sleep(600)")
+    script.write_text("import slow")
+    with subprocess.Popen(
+        [*KFIT, "run", str(script)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=SOON)
+    assert process.returncode == 128 + signal.SIGINT
+    assert error.splitlines() == [
+        "kfit: SIGINT: stopping the tasks; again to kill them",
+        "kfit: stopped by SIGINT",
+    ]
+
+
+def test_an_interrupt_of_the_program_itself_has_its_traceback(script: Path) -> None:
+    script.write_text("raise KeyboardInterrupt")
+    done = kfit("run", str(script))
+    assert done.returncode == 130
+    assert done.stderr.splitlines() == [
+        "Traceback (most recent call last):",
+        f'  File "{script}", line 1, in <module>',
+        "    raise KeyboardInterrupt",
+        "KeyboardInterrupt",
+        f"kfit: error: {script.name} was killed by SIGINT",
+    ]
+
+
 def test_sigterm_reaches_the_workers(script: Path) -> None:
     script.write_text("import time; print('ready', flush=True); time.sleep(600)")
     with subprocess.Popen(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -92,25 +91,6 @@ def test_an_evaluator_is_one_of_the_cluster(workers: int) -> None:
     assert [str(cluster.task) for cluster in clusters] == [*names, "evaluator 0"]
     assert [cluster.is_evaluator for cluster in clusters] == [False] * workers + [True]
     assert clusters[0].num_workers == workers
-
-
-@pytest.mark.parametrize(
-    ("workers", "options", "join"),
-    [
-        (1, {}, []),
-        (2, {}, ["worker 0", "worker 1"]),
-        (1, {"evaluator": True}, []),
-        (2, {"evaluator": True}, ["worker 0", "worker 1"]),
-        (2, {"ps": 1, "evaluator": True}, ["chief 0"]),
-    ],
-)
-def test_those_that_train_together_have_a_program_that_joins(
-    workers: int, options: dict[str, Any], join: list[str]
-) -> None:
-    commands = local_commands(ARGV, workers, {}, joining=("join", *ARGV), **options)
-    assert [command.name for command in commands if command.argv[0] == "join"] == join
-    others = [command for command in commands if command.name not in join]
-    assert all(command.argv == ARGV for command in others if not command.serves)
 
 
 @pytest.mark.parametrize(
