@@ -174,7 +174,7 @@ def test_what_fails_on_all_workers_is_said_once(tmp_path: Path, case: str, error
         done, seconds = run(tmp_path, case)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("kfit: error: all 2 tasks failed by the same error: ValueError: ")
+    assert last.startswith("kfit: error: both tasks failed by the same error: ValueError: ")
     assert error in last
     assert done.stderr.count("    main()\n") == 1, done.stderr  # one traceback
     if case == "shape":

@@ -284,7 +284,7 @@ def test_a_cut_ends_both_workers_and_a_new_start_goes_on_with_the_same_bits(
     assert [hosts.processes(host) for host in (0, 1)] == [[], []]
     for host in (0, 1):
         last = run.output(host).splitlines()[-1]
-        assert last.startswith(f"kfit: error: worker {host} ended with exit code 1 at step ")
+        assert last.startswith(f"kfit: error: worker {host} ended with exit code 1 after step ")
         assert is_named(1 - host, last)
     with trained(hosts, tmp_path) as run:
         assert run.codes(ENDED) == [0, 0], run.outputs()

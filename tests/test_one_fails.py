@@ -48,7 +48,7 @@ def test_a_hook_that_fails_before_the_others_evaluate_in_it(tmp_path: Path, how:
     done = run(tmp_path, "fails_before_a_collective.py", how)
     error = "ValueError: no such column: 'age'"
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"worker 1 ended with exit code 1 at step 8: {error}" in done.stderr.splitlines()[-1]
+    assert f"worker 1 ended with exit code 1 after step 8: {error}" in done.stderr.splitlines()[-1]
     # Shown when it was raised, and not again when it ended the process.
     assert done.stderr.count(f"[worker 1] {error}") == 1
     assert (

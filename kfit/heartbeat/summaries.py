@@ -106,7 +106,19 @@ def is_among(summary: str, lines: Sequence[str]) -> bool:
     """
     text = summary.removesuffix(" ...")
     plain = [_MODULE.sub("", _COLORS.sub("", line)) for line in lines]
-    return any(text in line or (line.endswith(":") and text.startswith(line)) for line in plain)
+    # kfit prints the error that another task's failure has caused without its class.
+    own = _ERROR_LINE.sub("", text, count=1)
+    return any(
+        text in line
+        or (line.endswith(":") and text.startswith(line))
+        or (line.startswith("kfit: ") and line.endswith(f": {own}"))
+        for line in plain
+    )
+
+
+def as_clause(text: str) -> str:
+    """Returns a sentence as it can stand before a semicolon or a comma, without its full stop."""
+    return text if text.endswith("..") else text.removesuffix(".")
 
 
 def _with_its_list(lines: Sequence[str]) -> str:

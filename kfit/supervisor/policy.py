@@ -27,7 +27,7 @@ from typing import Protocol
 
 from kfit.heartbeat import TaskError
 from kfit.heartbeat.stop_notes import ON_ANOTHER
-from kfit.heartbeat.summaries import is_among, summary_of_lines
+from kfit.heartbeat.summaries import as_clause, is_among, summary_of_lines
 from kfit.supervisor.hang_detection import Hang
 from kfit.supervisor.process_group import TaskExit, TaskStartError
 from kfit.supervisor.restarts import Restarts
@@ -298,7 +298,7 @@ class SupervisorPolicy:
         text, too = self._describe_whole(life, first), ""
         if first.name in life.running and not self._is_common(life, first):
             too = " as well"
-            error = self._error_of(life, first)
+            error = as_clause(self._error_of(life, first))
             own = life.tasks.error(exit.name)
             if own is not None and own.is_consequence:
                 # Without restarts the last line of the run has the error.
@@ -454,7 +454,9 @@ class SupervisorPolicy:
             self.exit_code = 0
             life.tasks.confirm_ends()
             if self._generation:
-                self._say(f"all tasks ended well in attempt {self._generation + 1}")
+                first, *others = life.tasks.names
+                who = "all tasks" if others else first
+                self._say(f"{who} ended well in attempt {self._generation + 1}")
         elif isinstance(life.cause, int):
             failure = life.first_failure
             # A run that was stopped by a signal is no success, even if its tasks ended with 0.
@@ -501,7 +503,9 @@ class SupervisorPolicy:
         )
         # If tasks were asked to stop, the cause was printed then.
         is_new = isinstance(cause, TaskExit) and life.asked is None
-        why = f"{self._describe_whole(life, cause)}; " if is_new else ""
+        last = self.failures[-1]
+        told = last.in_short if last.is_just_printed else self._describe_whole(life, cause)
+        why = f"{told}; " if is_new else ""
         self._say(f"{why}attempt {self._generation + 2} starts in {delay:.1f} s ({counted})")
         self.deadline = self._clock() + delay
 
@@ -519,10 +523,26 @@ class SupervisorPolicy:
                 self._describe(life, cause),
                 last_line,
                 task=cause.name,
-                hint=cause.hint,
+                hint=cause.hint + self._advice(life, cause),
                 error=error,
                 is_just_printed=is_alone and is_among(error or last_line, tail),
             )
+        )
+
+    def _advice(self, life: _Life, cause: TaskExit | Hang) -> str:
+        """Returns how a training goes on that no error of the program has ended, as advice.
+
+        The result is empty if an error has, no step was taken, or restarts are allowed already.
+        """
+        is_told = self._explain and self._announce_stop and not self._restarts.budget
+        has_failed = isinstance(cause, TaskExit) and cause.returncode > 0
+        if not is_told or not life.tasks.step(cause.name):
+            return ""
+        if has_failed and not cause.is_preemption:
+            return ""
+        return (
+            "; with BackupAndRestore the same command resumes at the last snapshot, and "
+            "`--max-restarts 3` does so by itself"
         )
 
     def _give_up(self, life: _Life, cause: TaskExit | Hang) -> None:
@@ -564,18 +584,21 @@ class SupervisorPolicy:
         return error.summary if error else ""
 
     def _describe_whole(self, life: _Life, cause: TaskExit | Hang) -> str:
-        error = self._error_of(life, cause)
+        """Describes what ended the tasks, with the error; more can follow in the same sentence."""
+        error = as_clause(self._error_of(life, cause))
         return self._describe(life, cause) + (f": {error}" if error else "")
 
     def _describe(self, life: _Life, cause: TaskExit | Hang) -> str:
-        """Describes what ended the tasks, and the step that the failed task had reached."""
+        """Describes what ended the tasks, and the last step that the failed task had finished."""
         preempted = ", preempted" if cause.is_preemption else ""
         step = life.tasks.step(cause.name)
         if self._is_common(life, cause):
-            cause_text = f"all {len(life.tasks.names)} tasks failed by the same error"
+            count = len(life.tasks.names)
+            who = "both tasks" if count == 2 else f"all {count} tasks"
+            cause_text = f"{who} failed by the same error"
         elif self._note_of_stop_elsewhere(life, cause):
             name = signal_name(cause.exit_code - 128)
             cause_text = f"{cause.name} was stopped by {name} {ON_ANOTHER.strip()}"
         else:
             cause_text = str(cause)
-        return f"{cause_text}{preempted}" + ("" if step is None else f" at step {step}")
+        return f"{cause_text}{preempted}" + (f" after step {step}" if step else "")

@@ -139,7 +139,7 @@ class StopSignals:
                 name = signal.Signals(signum).name
                 hint = "; again to stop at once" if is_interrupt else ""
                 # The line may show "^C", or the progress bar of another library.
-                text = f"\nkfit: {name}: stopping after this step{hint}"
+                text = f"\nkfit: {name}: stopping after the steps that run now{hint}"
                 print(text, file=sys.stderr, flush=True)
 
 

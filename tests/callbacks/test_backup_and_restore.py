@@ -210,7 +210,7 @@ def test_a_signal_loses_no_step(
     else:
         assert raised.value.code == 128 + signum
     assert steps_in(tmp_path / "backup")[-1] == sender.sent_at
-    assert "stopping after this step" in capfd.readouterr().err
+    assert "stopping after the steps that run now" in capfd.readouterr().err
     machine.run([backup])
     assert machine.digest == machine.untouched
 

@@ -90,7 +90,7 @@ def test_kills_change_no_number(tmp_path: Path) -> None:
     run(tmp_path / "spared")
     kills = ("evaluator:10", "evaluator:60", "chief:5", "chief:25", "chief:60")
     output = run(tmp_path / "killed", *kills)
-    assert output.count("kfit: worker 0 was killed by SIGKILL at step") == 3
+    assert output.count("kfit: worker 0 was killed by SIGKILL after step") == 3
     spared, killed = (
         [(line["step"], line["metrics"]) for line in lines(tmp_path / name)]
         for name in ("spared", "killed")

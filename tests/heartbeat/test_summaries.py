@@ -101,6 +101,7 @@ def test_of_what_a_process_printed_last_the_reason_is_taken(
         ("ValueError: no", ["ValueError: no"]),
         ("KerasError: no", ["keras.src.KerasError: no", "", "Arguments:"]),
         ("OSError: long ...", ["OSError: long text"]),
+        ("AError: b is gone.", ["kfit: this task fails because another one has: b is gone."]),
         (f"kfit: error: {MISSING} {PEER}", [f"kfit: error: {MISSING}", f"  {PEER}", "Start"]),
         (f"E: {MISSING} {PEER}", [f"a.E: {MISSING}", f"  {PEER}"]),
     ],

@@ -174,7 +174,7 @@ def test_a_worker_that_hangs_is_found(capsys: pytest.CaptureFixture[str]) -> Non
     assert launch(stalls_once, hang_timeout=3.0, max_restarts=1) == "1"
     report = capsys.readouterr().err
     assert "kfit: worker 1 hung: no progress for" in report
-    assert " at step 20" in report
+    assert " after step 20" in report
     assert "in stalls_once" in report
 
 
@@ -284,6 +284,6 @@ def test_a_killed_worker_changes_no_weight(
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     found = launch(killed, str(tmp_path / "killed"), join=True, env=None, max_restarts=2)
     printed = capsys.readouterr()
-    assert "worker 1 was killed by SIGKILL at step" in printed.err
+    assert "worker 1 was killed by SIGKILL after step" in printed.err
     assert "[worker 0] kfit: going on from" in printed.out
     assert found == launch(spared, str(tmp_path / "spared"), join=True, env=None)

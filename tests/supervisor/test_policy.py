@@ -183,10 +183,10 @@ def test_a_crash_loop_is_reported_whole() -> None:
         world.lines[-4:]
         == [
             "gave up; what ended each attempt:",
-            "  attempt 1: worker 1 ended with exit code 1 at step 7: last words of worker 1",
-            "  attempt 2: worker 1 was killed by SIGKILL at step 7",
-            "  attempt 3: worker 1 ended with exit code 3 at step 7: last words of worker 1",
-            "error: worker 1 ended with exit code 3 at step 7: last words of worker 1",
+            "  attempt 1: worker 1 ended with exit code 1 after step 7: last words of worker 1",
+            "  attempt 2: worker 1 was killed by SIGKILL after step 7",
+            "  attempt 3: worker 1 ended with exit code 3 after step 7: last words of worker 1",
+            "error: worker 1 ended with exit code 3 after step 7: last words of worker 1",
         ][1:]
     )
     assert "gave up; what ended each attempt:" in world.lines
@@ -201,7 +201,7 @@ def test_a_preempted_task_costs_no_restart() -> None:
         assert world.wait() == 0.25
     assert len(world.generations) == 10
     assert world.lines[-1] == "attempt 10 starts in 0.2 s (a preemption, which costs no restart)"
-    assert "worker 0 ended with exit code 143, preempted at step 9" in world.lines[-2]
+    assert "worker 0 ended with exit code 143, preempted after step 9" in world.lines[-2]
 
 
 def test_a_lone_task_says_why_it_starts_again() -> None:
@@ -209,8 +209,55 @@ def test_a_lone_task_says_why_it_starts_again() -> None:
     world.step(3)
     world.exit("worker 0", -9)
     assert world.lines == [
-        "worker 0 was killed by SIGKILL at step 3; attempt 2 starts in 0.2 s (restart 1 of 2)"
+        "worker 0 was killed by SIGKILL after step 3; attempt 2 starts in 0.2 s (restart 1 of 2)"
     ]
+
+
+@pytest.mark.parametrize("budget", [0, 1])
+def test_a_lone_task_does_not_repeat_of_another_one_what_it_has_printed(budget: int) -> None:
+    """Each host has a `kfit run` of its own, with one task."""
+    world = World(budget=budget, names=["worker 0"])
+    world.step(3)
+    world.note("worker 0", "ExchangeError: worker 1 is gone. Look there.", is_consequence=True)
+    printed = "kfit: this task fails because another one has: worker 1 is gone. Look there."
+    world.tasks.tail = lambda name: [printed]  # type: ignore[method-assign]
+    world.exit("worker 0", 1)
+    told = "worker 0 ended with exit code 1 after step 3 (ExchangeError, above)"
+    if not budget:
+        assert world.lines == [f"error: {told}"]
+        return
+    assert world.lines == [f"{told}; attempt 2 starts in 0.2 s (restart 1 of 1)"]
+    world.wait()
+    world.exit("worker 0", 0)
+    assert world.lines[-1] == "worker 0 ended well in attempt 2"
+
+
+def test_a_sentence_that_goes_on_has_no_full_stop() -> None:
+    world = World(budget=1)
+    world.note("worker 0", "OSError: the disk is full. Free space.")
+    world.exit("worker 0", 1)
+    assert world.lines == [
+        "worker 0 ended with exit code 1: OSError: the disk is full. Free space; stopping "
+        "worker 1, worker 2"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "step", "budget", "is_advised"),
+    [(-9, 7, 0, True), (143, 7, 0, True), (1, 7, 0, False), (-9, 0, 0, False), (-9, 7, 1, False)],
+)
+def test_how_a_training_goes_on_that_no_error_has_ended(
+    code: int, step: int, budget: int, is_advised: bool
+) -> None:
+    world = World(budget=budget)
+    for _ in range(budget + 1):
+        world.step(step)
+        world.exit("worker 1", code)
+        world.exit_all(-15)
+        if world.life.exit_code is None:
+            world.wait()
+    advice = "the same command resumes at the last snapshot, and `--max-restarts 3` does so by"
+    assert (advice in world.lines[-1]) == is_advised
 
 
 def test_the_cause_is_named_if_its_consequence_came_first_and_nobody_is_left() -> None:
@@ -222,7 +269,7 @@ def test_the_cause_is_named_if_its_consequence_came_first_and_nobody_is_left() -
     assert world.lines == [] or "worker 2" in world.names
     for name in sorted(world.tasks.alive):
         world.exit(name, -9)
-    assert "worker 1 was killed by SIGKILL at step 3" in world.lines[0]
+    assert "worker 1 was killed by SIGKILL after step 3" in world.lines[0]
 
 
 def test_the_others_go_on_without_one_beside_them() -> None:
@@ -360,14 +407,14 @@ def test_who_failed_first_is_named_though_its_victim_ends_first() -> None:
     world.note("worker 0", "OSError: [Errno 28] No space left on device")
     world.exit("worker 0", 1)
     assert world.lines == [
-        "worker 0 ended with exit code 1 at step 4: OSError: [Errno 28] No space left on device; "
-        "stopping worker 2"
+        "worker 0 ended with exit code 1 after step 4: OSError: [Errno 28] No space left on "
+        "device; stopping worker 2"
     ]
     assert world.tasks.signals == [signal.SIGTERM]
     world.exit("worker 2", -15)
     assert world.life.exit_code == 1
     assert world.lines[-1] == (
-        "error: worker 0 ended with exit code 1 at step 4: OSError: [Errno 28] No space left on "
+        "error: worker 0 ended with exit code 1 after step 4: OSError: [Errno 28] No space left on "
         "device"
     )
 
@@ -384,7 +431,9 @@ def test_an_error_that_comes_again_at_the_same_step_ends_the_restarts() -> None:
     assert world.life.exit_code == 1
     assert len(world.generations) == 2
     assert any("the same error ended two attempts in a row" in line for line in world.lines)
-    assert world.lines[-1] == "error: worker 1 ended with exit code 1 at step 7: ValueError: wrong"
+    assert (
+        world.lines[-1] == "error: worker 1 ended with exit code 1 after step 7: ValueError: wrong"
+    )
 
 
 def test_an_error_that_no_restart_can_mend_costs_none() -> None:
@@ -431,11 +480,20 @@ def test_an_error_of_all_tasks_is_said_once_and_blames_none(budget: int) -> None
         world.note(name, "ValueError: `x` is wrong")
     world.exit("worker 1", 1)
     world.exit_all(1)
-    common = "all 3 tasks failed by the same error at step 4: ValueError: `x` is wrong"
+    common = "all 3 tasks failed by the same error after step 4: ValueError: `x` is wrong"
     if budget:
         assert world.lines[0] == f"{common}; stopping worker 0, worker 2"
     else:
         assert world.lines == [f"error: {common}"]
+
+
+def test_an_error_of_two_tasks_is_one_of_both() -> None:
+    world = World(names=NAMES[:2])
+    for name in NAMES[:2]:
+        world.note(name, "ValueError: `x` is wrong")
+    world.exit("worker 1", 1)
+    world.exit_all(1)
+    assert world.lines == ["error: both tasks failed by the same error: ValueError: `x` is wrong"]
 
 
 def test_a_task_that_failed_by_itself_is_not_said_to_fail_because_of_another() -> None:

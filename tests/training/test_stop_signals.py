@@ -27,7 +27,7 @@ def test_the_first_signal_is_noted(capfd: Any) -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
         assert signals.received == signal.SIGUSR1
-    assert capfd.readouterr().err.count("kfit: SIGUSR1: stopping after this step") == 1
+    assert capfd.readouterr().err.count("kfit: SIGUSR1: stopping after the steps that run now") == 1
 
 
 def test_a_second_ctrl_c_stops_at_once() -> None:
@@ -45,7 +45,10 @@ def test_a_second_ctrl_c_stops_at_once_after_another_signal(capfd: Any) -> None:
         assert signals.received == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert "SIGINT: stopping after this step; again to stop at once" in capfd.readouterr().err
+    assert (
+        "SIGINT: stopping after the steps that run now; again to stop at once"
+        in capfd.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("saves", [True, False])
