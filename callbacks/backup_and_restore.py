@@ -501,10 +501,9 @@ class BackupAndRestore(TrainingCallback):
         epoch, step_in_epoch = progress["epoch"], progress["step_in_epoch"]
         if self._is_past:
             return (
-                f"{going_on}: the snapshot is past `epochs`={epochs}, since it is of epoch "
-                f"{epoch + (step_in_epoch > 0)}: nothing is left to train, and the model gets the "
-                f"weights of that step. To train {epochs} epoch{'s' * (epochs != 1)}, give another "
-                "directory, or delete this one"
+                f"nothing to do: {self.backup_dir} is past `epochs`={epochs} ({place}, epoch "
+                f"{epoch + (step_in_epoch > 0)}), and the model gets its weights. To train "
+                f"{epochs} epoch{'s' * (epochs != 1)}, delete the directory"
             )
         is_finished = Label.of(snapshot.about).finished
         if "progress" in self.parts and epoch >= epochs:

@@ -74,9 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0].lower().endswith((".py", ".ipynb")):
             return _run_here(words)
         parser = _parser()
-        if not words:
-            parser.print_help()
-            return 0
+        if not words or words[0] == "help":
+            words = [*words[1:], "--help"]
         arguments = parser.parse_args(words)
         with exit_codes_kept():
             code = int(arguments.command(arguments))
@@ -144,8 +143,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         choices = re.search("invalid choice: '(.*?)' \\(choose from (.*)\\)", message)
         if choices is not None:
-            message = _unknown(choices[1], "a command", re.findall(r"[\w-]+", choices[2]))
-        raise CommandError(f"{message}; see `{self.prog} --help`")
+            commands = re.findall(r"[\w-]+", choices[2])
+            message = _unknown(choices[1], "a command", commands, self.options())
+        see = " See" if message.endswith("?") else "; see"
+        raise CommandError(f"{message}{see} `{self.prog} --help`")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses like `argparse`, but refuses an unknown option itself, and names a similar one.
@@ -177,11 +178,18 @@ class _Parser(argparse.ArgumentParser):
         return re.findall(r"(?<!\S)--?[a-zA-Z][\w-]*", " ".join(listed))
 
 
-def _unknown(given: str, kind: str, known: Sequence[str]) -> str:
-    alike = closest_name(given, known)
-    hint = (
-        f"did you mean `{alike}`" if alike else f"expected one of {', '.join(sorted(set(known)))}"
-    )
+def _unknown(given: str, kind: str, known: Sequence[str], others: Sequence[str] = ()) -> str:
+    """Returns the message that a word is unknown, with the one that was probably meant.
+
+    Args:
+        given: The word.
+        kind: What it should be, such as "a command".
+        known: All that there are; they are listed if none is like the word.
+        others: Words of another kind that may have been meant as well.
+    """
+    alike = closest_name(given, [*known, *others])
+    listed = f"expected one of {', '.join(sorted(set(known)))}"
+    hint = f"did you mean `{alike}`?" if alike else listed
     return f"`{given}` is not {kind}; {hint}"
 
 
@@ -201,6 +209,8 @@ def _parser() -> _Parser:
     parser = _Parser(
         prog="kfit",
         description="fit for Keras 3 on any tf.distribute strategy.",
+        epilog="`kfit train.py` runs a script of plain Keras as `python train.py` does, with the "
+        "`fit` of kfit; `kfit run --keras-fit train.py` does so under a supervisor.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -219,12 +229,12 @@ def _parser() -> _Parser:
 def _add_run(commands: argparse._SubParsersAction[_Parser]) -> list[str]:
     parser = commands.add_parser(
         "run",
-        usage="kfit run [--workers N] [--ps M] [--evaluator] [--cpus N] [--max-restarts K]\n"
+        usage="kfit run [-h] [--workers N] [--ps M] [--evaluator] [--cpus N] [--max-restarts K]\n"
         "                [--hang-timeout S|auto|off] [--grace S] [--start-timeout S] [--verbose]\n"
         "                [--keras-fit] [--no-join] [--log-dir DIR] [--log-format text|json]\n"
         "                (script.py | -m module) [args...]",
         help="start, watch, restart and stop the tasks of a cluster on this host",
-        description="Run a training script: as N workers on this host, or, if the environment "
+        description="Runs a training script: as N workers on this host, or, if the environment "
         "describes a cluster (TF_CONFIG, KFIT_WORKERS, Slurm, SageMaker), as this host's task in "
         "it. The tasks that train join the cluster before the script begins. When a task fails, "
         "hangs or is preempted the others are stopped, and all are restarted if --max-restarts "

@@ -227,7 +227,9 @@ def _program(arguments: argparse.Namespace) -> Sequence[str]:
         return ("-m", *arguments.module)
     script = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script
     if not script and not arguments.doctor:
-        raise CommandError("`script.py` is missing; expected the program, or `-m module`")
+        raise CommandError(
+            f"`script.py` is missing; expected `{arguments.shown_as} script.py` or `-m module`"
+        )
     if script and script[0].startswith("-"):
         raise CommandError(
             f"`{shlex.quote(script[0])}` is not an option of `kfit manifest`; options come before "

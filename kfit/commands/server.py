@@ -24,7 +24,7 @@ def add_server(commands: Any) -> None:
     parser = commands.add_parser(
         "server",
         help="run one worker or ps of a cluster for asynchronous training",
-        description="Serve a coordinator: a program that trains with the strategy "
+        description="Serves a coordinator: a program that trains with the strategy "
         "'parameter_server' on this host or another one. It can serve several coordinators, one "
         "after the other. The cluster is that of TF_CONFIG, or is given by --worker, --ps and "
         "--task. The server ends on SIGTERM or, if the cluster lists a chief, when the chief has "

@@ -40,7 +40,8 @@ def add_verify(commands: Any, program: Program, count: Count, run_script: str) -
     """
     parser = commands.add_parser(
         "verify",
-        usage="kfit verify [--replicas N] [--steps K] [--json] (script.py | -m module) [args...]",
+        usage="kfit verify [-h] [--replicas N] [--steps K] [--json]\n"
+        "                   (script.py | -m module) [args...]",
         help="show on your own script that replicas compute the same numbers as one device",
         description="Runs a training script up to its first `fit`, takes its model and data from "
         "there, and trains a few steps on one device and on N replicas, from the same weights, "

@@ -167,7 +167,8 @@ def explain_choice(strategy: object, adapter: Strategy, model: Any = None) -> st
     if strategy == MultiWorker.name and adapter.num_workers == 1:
         return (
             "kfit: strategy 'multi_worker' trains on this process alone, since no cluster "
-            "of several is described. To start two workers on this host: `kfit run --workers 2`."
+            "of several is described. To start two workers on this host: `kfit run --workers 2 "
+            "train.py`."
         )
     return None
 

@@ -13,7 +13,8 @@ from kfit.heartbeat.terminal import WIDTH_VARIABLE, columns_of, columns_of_outpu
 from kfit.internals.patching import Point, patched
 
 _BECAUSE = "a line must not be printed behind the progress bar"
-_ERASE = "\r\x1b[2K"
+ERASE = "\r\x1b[2K"
+"""What erases a line of a terminal, so that it can be written anew."""
 
 
 class OpenLine:
@@ -56,7 +57,7 @@ class OpenLine:
             elif in_notebook(sys.stdout):  # it does not know the sequence that erases a line
                 sys.stdout.write(f"\r{' ' * self.width}\r")
             else:
-                sys.stdout.write(_ERASE)
+                sys.stdout.write(ERASE)
             sys.stdout.flush()
             self.width = 0
 

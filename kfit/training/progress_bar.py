@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,12 +12,12 @@ from typing import Any
 import keras
 
 from kfit.argument_checks import is_integer, shown
-from kfit.heartbeat.terminal import columns_of_output, has_colors, width_of
+from kfit.heartbeat.terminal import columns_of_output, has_colors, in_notebook, width_of
 from kfit.internals import patch_points as points
 from kfit.internals.callbacks import measure_steps_by
 from kfit.internals.patching import patched
 from kfit.training.bar_line import bar_line
-from kfit.training.open_line import OpenLine
+from kfit.training.open_line import ERASE, OpenLine
 from kfit.training.step_clock import StepClock
 
 # The least seconds between two states of the bar, as in Keras.
@@ -233,6 +234,9 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         first, *more = text.split("\n")
         rest = " " * (self._open.width - width_of(first))
         self._open.width = width_of(more[-1] if more else first)
+        if is_last and colors and not in_notebook(sys.stdout):
+            # What is selected in a terminal, or read from its log, has no blanks at its end.
+            return "\n".join([f"{ERASE}{first}", *more])
         return "\n".join([f"\r{first}{rest}", *more])
 
     def _speed(self) -> str:

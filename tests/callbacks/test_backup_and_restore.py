@@ -678,11 +678,12 @@ def test_a_snapshot_past_the_epochs_is_told(alone: Any, tmp_path: Any, capsys: A
         alone.run([backup(), counter], epochs=epochs)
         return str(capsys.readouterr().out)
 
-    past = "past `epochs`={}, since it is of epoch {}: nothing is left to train"
+    past = "kfit: nothing to do: {} is past `epochs`={} (step {}, epoch {}), and the model gets"
+    path = str(tmp_path / "backup")
     alone.cut_at(16, [backup()])
-    assert f": the snapshot is {past.format(2, 3)}" in said(2)
+    assert past.format(path, 2, 15, 3) in said(2)
     alone.run([backup()])
-    assert f"step 28: the snapshot is {past.format(3, 4)}" in said(3)
+    assert past.format(path, 3, 28, 4) in said(3)
     assert "past `epochs`" not in said(4)
 
 

@@ -55,7 +55,9 @@ def test_help_and_version() -> None:
     shown = kfit("--help")
     assert shown.returncode == 0
     assert "run" in shown.stdout
-    assert kfit("run", "--help").stdout.startswith("usage: kfit run [--workers N]")
+    assert kfit("run", "--help").stdout.startswith("usage: kfit run [-h] [--workers N]")
+    assert kfit("help").stdout == kfit().stdout == shown.stdout
+    assert kfit("help", "manifest", "slurm").stdout.startswith("usage: kfit manifest slurm")
     for option in ("--version", "-V"):
         version = kfit(option)
         assert version.returncode == 0
@@ -432,11 +434,17 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
         (["--cpus=2", "run", "a.py"], "", ["of `kfit run`; write `kfit run --cpus=2 a.py`"]),
         (["-m", "train"], "", ["`-m` is an option of `kfit run`; write `kfit run -m train`"]),
         (["launch"], "", ["`launch` is not a command; expected one of doctor, ", ", run, "]),
-        (["rnu", "{script}"], "", ["`rnu` is not a command; did you mean `run`"]),
+        (
+            ["rnu", "{script}"],
+            "",
+            ["`rnu` is not a command; did you mean `run`? See `kfit --help`"],
+        ),
         (["manifest"], "", ["required: kubernetes|slurm; see `kfit manifest --help`"]),
         (["doctor", "--foo"], "", ["expected one of --backup-dir, ", ", --help"]),
         (["doctor", "train.py"], "", ["`kfit doctor` takes no such argument: `train.py`; see"]),
-        (["manifest", "slrum"], "", ["did you mean `slurm`; see `kfit manifest --help`"]),
+        (["version"], "", ["`version` is not a command; did you mean `--version`?"]),
+        (["manifest", "slurm"], "", ["missing; expected `kfit manifest slurm script.py` or"]),
+        (["manifest", "slrum"], "", ["did you mean `slurm`? See `kfit manifest --help`"]),
         (
             ["run", "--wrokers=2", "{script}"],
             "",

@@ -137,6 +137,24 @@ def test_the_bar_tells_of_validation_and_saves(
     assert "validating" not in screen_of(out, 200)[-1]
 
 
+def test_the_last_state_of_a_line_has_no_blanks_where_a_longer_one_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bar = ProgressBar(lambda: 10)
+    bar.set_params({"verbose": 1, "epochs": 1, "steps": 3})
+    monkeypatch.setenv(WIDTH_VARIABLE, "200")
+    bar.on_train_begin()
+    bar.on_epoch_begin(0)
+    bar.on_train_batch_begin(0)
+    bar.note("a note that is longer than what the line shows in the end")
+    time.sleep(0.06)
+    bar.on_train_batch_end(0, {"loss": 1.0})
+    bar.on_epoch_end(0, {"loss": 1.0})
+    out = capsys.readouterr().out
+    assert "longer" in out
+    assert " \n" not in out
+
+
 def test_the_batch_size_of_a_pipeline_is_found(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
