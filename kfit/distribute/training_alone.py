@@ -5,6 +5,7 @@ A task is one process of the cluster.
 
 from __future__ import annotations
 
+import atexit
 import functools
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from typing import Any
 import keras
 
 from kfit.cluster.cluster import Cluster
-from kfit.heartbeat.tracebacks import warn_user
+from kfit.heartbeat.tracebacks import place_of_caller, warn_user, warned_at
 from kfit.internals.keras_methods import diverted
 
 _WARNING = (
@@ -23,12 +24,19 @@ _WARNING = (
 )
 
 
+_AGAIN = (
+    "This program has trained each of {} workers alone, since its `model.fit` is Keras' own. `kfit "
+    "run --keras-fit` lets them train together."
+)
+
+
 @functools.cache
 def warn_of_training_alone(cluster: Cluster) -> None:
     """Makes Keras' own `fit` warn from now on that it trains on this task (process) alone.
 
     It is called when the task has joined a cluster of several workers. To train on all workers
-    together, the program must call kfit's `fit`.
+    together, the program must call kfit's `fit`. A second warning at the end of the program follows
+    what it has printed meanwhile, which may be long.
 
     Args:
         cluster: The cluster. The warning says how many workers it has.
@@ -36,9 +44,21 @@ def warn_of_training_alone(cluster: Cluster) -> None:
 
     def divert(model: keras.Model, name: str) -> Callable[..., Any] | None:
         warn_user(_WARNING.format(cluster.num_workers))
+        _warn_at_end(cluster.num_workers)
         return None
 
     FOR_GOOD.enter_context(diverted(divert, ("fit",)))
+
+
+@functools.cache
+def _warn_at_end(workers: int) -> None:
+    place = place_of_caller()
+
+    def warn() -> None:
+        with warned_at(place):
+            warn_user(_AGAIN.format(workers))
+
+    atexit.register(warn)
 
 
 FOR_GOOD = ExitStack()
