@@ -285,7 +285,8 @@ def test_a_cut_ends_both_workers_and_a_new_start_goes_on_with_the_same_bits(
     for host in (0, 1):
         last = run.output(host).splitlines()[-1]
         assert last.startswith(f"kfit: error: worker {host} ended with exit code 1 after step ")
-        assert is_named(1 - host, last)
+        assert last.endswith(" (ExchangeError, above)")
+        assert is_named(1 - host, run.output(host))
     with trained(hosts, tmp_path) as run:
         assert run.codes(ENDED) == [0, 0], run.outputs()
     assert digest(run) == undisturbed
