@@ -86,6 +86,7 @@ def test_an_error_of_any_base_is_recorded(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(run_call, "_call", fails)
     monkeypatch.setattr(sys, "last_value", None, raising=False)
+    monkeypatch.setenv("KFIT_STARTED_BY", "")  # which `main` changes
     assert run_call.main(str(tmp_path), "worker 0") == 1
     [record] = files.errors()
     assert record.line == "BaseError: stop"
