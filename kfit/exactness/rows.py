@@ -68,10 +68,18 @@ def of_unknown_size(batch: Tensor) -> Tensor:
     """Returns the same batch without a static number of rows.
 
     So the number of rows is no constant in the graph, and the graph shows which values are computed
-    from it. Ragged, sparse and eager batches are returned unchanged.
+    from it. Eager batches are returned unchanged.
     """
-    if tf.executing_eagerly() or not isinstance(batch, tf.Tensor):
+    if tf.executing_eagerly():
         return batch
+    if isinstance(batch, tf.RaggedTensor):
+        splits = of_unknown_shape(batch.row_splits, tf.TensorShape([None]))
+        return tf.RaggedTensor.from_row_splits(batch.values, splits, validate=False)
+    if isinstance(batch, tf.SparseTensor):
+        shape = of_unknown_shape(batch.dense_shape, batch.dense_shape.shape)
+        hidden = tf.SparseTensor(batch.indices, batch.values, shape)
+        hidden.set_shape(with_any_rows(batch.shape))
+        return hidden
     return of_unknown_shape(batch, with_any_rows(batch.shape))
 
 

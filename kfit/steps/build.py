@@ -230,7 +230,9 @@ def _infer(model: keras.Model, spec: Any, lacks: list[Any], step: str, training:
         training: As for `build`.
     """
     parts = keras.utils.unpack_x_y_sample_weight(spec)
-    infer = _called_with_zeros if runs_eagerly(model) and not _is_open(parts) else infer_output
+    infer = _called_with_zeros
+    if not runs_eagerly(model) or _is_open(parts):
+        infer, parts = infer_output, keras.tree.map_structure(_open_or_ragged, parts)
     call = partial(_call, model, lacks, step)
     try:
         infer(call, *parts, training=False)
@@ -285,11 +287,20 @@ def _is_open(spec: Any) -> bool:
     return any(isinstance(part, OfUnknownRank) for part in keras.tree.flatten(spec))
 
 
+def _open_or_ragged(part: Any) -> Any:
+    """Returns the `tf.TypeSpec` of a part of unknown rank or a ragged one, and other parts as is.
+
+    Keras would pass a dense tensor in place of a ragged one, and cannot make one of unknown rank.
+    """
+    is_special = isinstance(part, OfUnknownRank) or getattr(part, "ragged", False)
+    return _tensor_spec(part) if is_special else part
+
+
 def _placeholder(part: Any) -> Any:
-    """Returns a tensor of the scratch graph for a part of unknown rank, and other parts as is."""
-    if not isinstance(part, OfUnknownRank):
+    """Returns a tensor of the scratch graph for a `tf.TypeSpec`, and other parts as is."""
+    if not isinstance(part, tf.TypeSpec):
         return part
-    return tf.nest.map_structure(placeholder_of, part.spec, expand_composites=True)
+    return tf.nest.map_structure(placeholder_of, part, expand_composites=True)
 
 
 def _called_with_zeros(function: Callable[..., Any], *spec: Any, **options: Any) -> Any:

@@ -22,6 +22,22 @@ def dense(batch: Any) -> np.ndarray:
     return (batch.to_tensor() if isinstance(batch, tf.RaggedTensor) else batch).numpy()
 
 
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_the_number_of_ragged_and_sparse_rows_can_be_hidden(kind: str) -> None:
+    sizes, sums = [], []
+
+    @tf.function(autograph=False)
+    def graph() -> tf.Tensor:
+        hidden = of_unknown_size(MAKE[kind](tf.constant(ROWS)))
+        sizes.append(hidden.shape.as_list())
+        sums.append(tf.get_static_value(number_of_rows(hidden)))
+        return hidden
+
+    np.testing.assert_array_equal(dense(graph()), ROWS)
+    assert sizes[0][0] is None
+    assert sums == [None]
+
+
 @pytest.mark.parametrize("kind", MAKE)
 def test_rows_are_counted_and_taken(kind: str) -> None:
     batch = MAKE[kind](ROWS)

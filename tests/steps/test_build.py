@@ -406,3 +406,39 @@ def test_zeros_stand_for_any_data(kind: str) -> None:
         warnings.filterwarnings("ignore", "With `run_eagerly=True` kfit cannot read")
         history = kfit.fit(model, data, epochs=2, verbose=0, strategy=strategy).history["loss"]
     assert history[1] < history[0]
+
+
+class OfRaggedWords(keras.Model):
+    """Calls what only a ragged tensor has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.outer = keras.layers.Embedding(9, 3), keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        mask = tf.sequence_mask(x.row_lengths(), dtype="float32")
+        return self.outer(tf.reduce_sum(self.words(x.to_tensor()) * mask[..., None], 1))
+
+
+@pytest.mark.parametrize("as_arrays", [True, False])
+def test_a_built_model_may_take_ragged_tensors_only(tiny: Any, as_arrays: bool) -> None:
+    words = tf.ragged.constant([list(range(1, 2 + n % 5)) for n in range(17)])
+    y = np.arange(17) / 10.0
+
+    def trained(trainer: Any) -> keras.Model:
+        keras.utils.set_random_seed(1)
+        model = OfRaggedWords()
+        model(words[:2])
+        model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+        if as_arrays:
+            trainer(model).fit(words, y, batch_size=7, shuffle=False, verbose=0)
+        else:
+            data = tf.data.Dataset.from_tensor_slices((words, y)).batch(7)
+            trainer(model).fit(data, verbose=0)
+        return model
+
+    expected = trained(lambda model: model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*replicas.*")
+        found = trained(lambda model: kfit.Trainer(model, tiny.strategy(2)))
+    assert tiny.distance(expected, found) < 1e-5
