@@ -530,7 +530,7 @@ def test_a_failing_fit_leaves_a_plain_model(tiny: Any) -> None:
 def test_a_batch_that_the_model_cannot_take(tiny: Any) -> None:
     model = tiny.model()
     trainer = kfit.Trainer(model, tiny.strategy(2))
-    with pytest.raises(ValueError, match=r"(?s)incompatible|expected.*shape"):
+    with pytest.raises(ValueError, match=r"shape \(7,\); the model was made for \(4,\)"):
         trainer.fit(np.zeros((8, 7)), np.zeros(8), verbose=0)
     assert tiny.is_plain(model)
     trainer.fit(*tiny.data(50), **FIXED)

@@ -98,7 +98,7 @@ def test_a_call_within_a_call_that_fails_gives_the_variables_back(tiny: Any) -> 
     inner = kfit.Trainer(model, tiny.strategy(3))
 
     def call() -> None:
-        with pytest.raises(ValueError, match="expected"):
+        with pytest.raises(ValueError, match="was made for"):
             inner.evaluate(x[:, :3], y, verbose=0)
 
     trainer = kfit.Trainer(model, tiny.strategy(2))
