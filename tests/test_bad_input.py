@@ -43,7 +43,7 @@ OF_WORKER_1 = {
 
 OF_ALL = {
     "shape": "`x` must be the same on every worker",  # only worker 1 has another
-    "shape on all": "expected axis -1 of input shape to have value 4",
+    "shape on all": "; the model was made for (4,)",
     "strings": "`x` must be the same on every worker",
     "strings on all": "`x` holds strings, but the model's input",
     "objects on all": "`x` cannot be made into a tensor",
