@@ -18,7 +18,7 @@ from kfit.steps.compiled_steps import Graphs
 from kfit.steps.pace import Pace
 from kfit.training.batch_hooks import BatchHooks, watches_batches
 from kfit.training.chief_only import without_writers
-from kfit.training.hook_names import name_wrong_hook
+from kfit.training.hook_arguments import name_wrong_hook
 from kfit.training.progress import Progress
 from kfit.training.progress_bar import ProgressBar, chosen_verbose
 from kfit.training.stop_signals import StopSignals

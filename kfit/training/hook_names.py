@@ -1,15 +1,8 @@
-"""Tells of hooks of the user's callbacks that nobody calls, or that cannot be called."""
+"""Tells of hooks of the user's callbacks that nobody calls."""
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Iterable
-
-import keras
-
 from kfit.exactness.own_code import is_of_keras
-from kfit.heartbeat.summaries import message_of
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.lazy import closest_name
 from kfit.training.callback import TrainingCallback
@@ -17,8 +10,6 @@ from kfit.training.callback import TrainingCallback
 _HOOKS = sorted(name for name in dir(TrainingCallback) if name.startswith("on_"))
 _LIKENESS = 0.87
 """How much a name must be like that of a hook: "on_epoch_ends" is, and "on_click" is not."""
-
-_CANNOT_BE_CALLED = re.compile(r"(\S+\.(on_\w+))\(\) (?:takes|missing) ")
 
 
 def warn_of_misspelled_hooks(callback: object) -> None:
@@ -42,26 +33,3 @@ def warn_of_misspelled_hooks(callback: object) -> None:
                 f"`{type(callback).__name__}.{name}` is never called, since no hook has this "
                 f"name. Did you mean `{alike}`?"
             )
-
-
-def name_wrong_hook(error: TypeError, callbacks: Iterable[object]) -> None:
-    """Adds to the error of a hook that takes other arguments where it is defined.
-
-    Args:
-        error: The error, which is changed in place if it is of such a hook.
-        callbacks: The callbacks, of which one has the hook.
-    """
-    message = message_of(error)
-    found = _CANNOT_BE_CALLED.match(message)
-    if found is None or not hasattr(keras.callbacks.Callback, found[2]):
-        return
-    for callback in callbacks:
-        hook = inspect.unwrap(getattr(type(callback), found[2], name_wrong_hook))
-        code = getattr(hook, "__code__", None)
-        if code is not None and hook.__qualname__ == found[1]:
-            expected = inspect.signature(getattr(keras.callbacks.Callback, found[2]))
-            error.args = (
-                f"{message}. It is defined in {code.co_filename}, line {code.co_firstlineno}; "
-                f"expected `def {found[2]}{expected}`",
-            )
-            return

@@ -338,12 +338,13 @@ def test_what_a_step_tells_costs_a_microsecond_or_two(reader: HeartbeatReader) -
     for heartbeat in (of(reader), Heartbeat()):
         times = []
         for _ in range(5):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             for step in range(1000):
                 with heartbeat.phase(Phase.STEP):
                     heartbeat.beat(step)
-            times.append(time.perf_counter() - begin)
+            times.append(time.thread_time() - begin)
         # 1.5 µs an execution on an idle machine, of as many steps as fit into a fifth of a second.
+        # Of the processor's time, since other programs may use it meanwhile.
         assert min(times) / 1000 < 15e-6
 
 

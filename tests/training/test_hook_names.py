@@ -1,4 +1,4 @@
-"""A hook that nobody calls is told, and one that cannot be called is found."""
+"""A hook that nobody calls is told."""
 
 import warnings
 from typing import Any
@@ -49,20 +49,3 @@ def test_names_of_hooks_and_of_other_methods_are_no_mistakes() -> None:
             if isinstance(kind, type):
                 made = with_methods(*(n for n in dir(kind) if n.startswith("on_")), base=kind)
                 warn_of_misspelled_hooks(object.__new__(made))
-
-
-class TakesTooLittle(keras.callbacks.Callback):
-    """Callback with a hook that Keras' calls do not fit."""
-
-    def on_epoch_end(self, logs: Any = None) -> None:  # type: ignore[override]
-        """Takes no epoch."""
-
-
-def test_a_hook_with_other_arguments_is_told_with_its_place(tiny: Any) -> None:
-    trainer = kfit.Trainer(tiny.model(), "one_device")
-    line = TakesTooLittle.on_epoch_end.__code__.co_firstlineno
-    told = (
-        rf"3 were given\. It is defined in {__file__}, line {line}; expected `def on_epoch_end\(s"
-    )
-    with pytest.raises(TypeError, match=told):
-        trainer.fit(*tiny.data(4), verbose=0, callbacks=[TakesTooLittle()])
