@@ -15,13 +15,13 @@ A callback that the program gives a `state_dict` has no other state than this. O
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Container, Iterator
-from types import CodeType
+from collections.abc import Collection, Container
 from typing import Any
 
 import keras
 
 from kfit.objects import Attributes
+from kfit.objects.keras_parts import names_used_by
 from kfit.objects.names import found_in
 from kfit.objects.plain_objects import is_own
 
@@ -88,19 +88,3 @@ def _settings_of(kind: type) -> set[str]:
 
 def _is_given(value: Any, callback: keras.callbacks.Callback) -> bool:
     return is_own(value, callback) and not type(value).__module__.startswith("kfit.")
-
-
-def names_used_by(kind: type) -> Iterator[str]:
-    """Yields the names of attributes and global variables that the methods of a class use."""
-    for value in vars(kind).values():
-        code = getattr(getattr(value, "__func__", value), "__code__", None)
-        if isinstance(code, CodeType):
-            yield from _names_in_code(code)
-
-
-def _names_in_code(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    inner: Any
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names_in_code(inner)

@@ -22,7 +22,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.checkpoint.callback_attributes import is_of_library, names_used_by
+from kfit.checkpoint.callback_attributes import is_of_library
 from kfit.checkpoint.state import belongings
 from kfit.distribute.owned import owned_metrics, owned_optimizers
 from kfit.heartbeat.tracebacks import warn_user
@@ -31,14 +31,13 @@ from kfit.internals.models import given_to_compile, runs_eagerly
 from kfit.objects import Attributes
 from kfit.objects.attributes import listed
 from kfit.objects.fields import has_fields
+from kfit.objects.keras_parts import OF_TRAINING, names_used_by
 from kfit.objects.names import found_in
 from kfit.objects.plain_objects import OF_KERAS, is_function, is_own
 
 State = dict[str, Any]
 
 _LIBRARIES = ("keras", "kfit", "tensorflow")
-_OF_TRAINING = frozenset({"built", "stop_training", "stop_evaluating", "stop_predicting"})
-"""Attributes that the code of a program may set, and that are no state of its own."""
 _SAVED_ELSEWHERE = (
     *OF_KERAS,
     *(keras.Variable, tf.Variable, keras.random.SeedGenerator, tf.random.Generator),
@@ -150,6 +149,6 @@ def _looks(part: Any) -> Callable[[str], bool] | None:
     named = {name for kind in own for name in names_used_by(kind)}
     bases = (kind for kind in kinds if is_of_library(kind, _LIBRARIES))
     of_bases = {name for kind in bases for name in names_used_by(kind)} - named
-    left_out = (of_bases - given) | _OF_TRAINING
+    left_out = (of_bases - given) | OF_TRAINING
     # TensorFlow and kfit set attributes of layers that no class names.
     return lambda name: name not in left_out and not name.startswith(("_self_", "_kfit_"))

@@ -33,14 +33,15 @@ from kfit.objects.entries import (
     same,
     state_in,
 )
-from kfit.objects.fields import fields_of
 from kfit.objects.handles import is_handle
 from kfit.objects.holders import bind, items_of, put, unbind
 from kfit.objects.iterators import is_iterator
+from kfit.objects.keras_parts import OWN
 from kfit.objects.keras_variables import build_optimizers
 from kfit.objects.names import Names
 from kfit.objects.orders import is_order, may_be_written
 from kfit.objects.own_generators import give, holds_state, is_generator, nbytes_of
+from kfit.objects.plain_objects import inside_of
 from kfit.objects.search import IN_CODE, SEARCHED, Chooses, Leaf, Path, Search
 from kfit.objects.values import decode, elements, is_exact, size_of
 
@@ -436,7 +437,7 @@ class Attributes:
         homes = dict(self._search.bindings.homes())
         places = homes | {leaf.path: leaf.value for leaf in self._search.leaves()}
         owned = {
-            path: fields_of(value) for path, value in homes.items() if self._search.is_own(value)
+            path: inside_of(value) for path, value in homes.items() if self._search.is_own(value)
         }
         holders = owned | dict(self._search.holders())
         apart = self._apart(entries)
@@ -504,7 +505,8 @@ class Attributes:
             return False
         if isinstance(holder, Names) and not holder.may_have(path[-1]):
             return False
-        owner = self._search.owner if not path[:-1] else self._search.bindings.at(path[:-1])
+        place = path[:-2] if path[-2:-1] == (OWN,) else path[:-1]
+        owner = self._search.bindings.at(place) if place else self._search.owner
         return not isinstance(path[-1], str) or not callable(getattr(type(owner), path[-1], None))
 
     def _is_of_keras(self, path: Path) -> bool:
@@ -536,7 +538,7 @@ def name_of(path: Path) -> str:
     Args:
         path: The attribute names, indices and keys that lead from an object to the value.
     """
-    first, *rest = path[1:] if path[0] == IN_CODE else path
+    first, *rest = [part for part in path if part not in (IN_CODE, OWN)]
     return str(first) + "".join(f".{p}" if _is_name(p) else f"[{p!r}]" for p in rest)
 
 

@@ -6,6 +6,8 @@ and a method's object.
 Scripts keep state in such variables as often as in attributes: a random generator at the top of the
 file, a list that a LambdaCallback appends to, a counter in a class. The names are read from the
 bytecode of the object's class, and of the program's functions and classes that this code refers to.
+The search of an object's state also goes through the functions and objects that it finds in lists,
+in dicts and in attributes of other objects, at any depth (`Inside`).
 
 Functions, classes and modules may get variables during training, as by `note.calls = 1` in a
 function `note`. So what they hold is looked up each time (`Space`).
@@ -17,7 +19,8 @@ import builtins
 import dis
 import functools
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import (
     BuiltinMethodType,
@@ -40,15 +43,25 @@ from kfit.objects.own_generators import holds_state
 from kfit.user_files.written_here import is_written_here
 
 _OF_KERAS = (keras.Layer, keras.Metric, keras.optimizers.Optimizer, keras.callbacks.Callback)
-"""Objects whose code is not searched if other code refers to them: each is searched by itself."""
-_CODE = (ModuleType, FunctionType, type, keras.callbacks.Callback)
+"""Objects whose code `names_in` does not search if other code refers to them."""
+_CALLBACK = keras.callbacks.Callback
+_CODE = (ModuleType, FunctionType, type, _CALLBACK)
 """Objects that are not state themselves."""
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
+_WITH_CACHE: Any = type(lru_cache(lambda: None))
 _CARRIERS = (functools.partial, MethodType, BuiltinMethodType)
 """Callables that hold values besides the code that they call."""
 _OF_ABC = frozenset({"_abc_impl", "_is_protocol"})
 """Variables that Python adds to abstract classes."""
 _ABSENT = object()
+_MOST = 1 << 14
+"""The most values that are searched for code."""
+
+Inside = Callable[[Any], Iterable[Any]]
+"""A function that yields what may run code, or hold what does, inside a value.
+
+These are the items of a list, and the attributes of an object of the program.
+"""
 
 
 class Name(NamedTuple):
@@ -217,18 +230,21 @@ def names_in(owner: Any) -> list[Name]:
     return found_in(owner).names
 
 
-def found_in(owner: Any) -> Found:
+def found_in(owner: Any, inside: Inside | None = None) -> Found:
     """Finds the variables that an object's code refers to, and where more of them may appear.
 
     Args:
         owner: As for `names_in`.
+        inside: Yields what is in a value. If it is given, the code of all that can be reached from
+            the object, and from the variables, counts as the object's. By default only its own
+            code does, that of its attributes, and that of what this code names.
     """
-    parts = list(_all_names(owner))
+    parts = list(_all_names(owner, inside))
     names: dict[Any, Name] = {}
     labels: dict[str, int] = {}
     for name in (part for part in parts if isinstance(part, Name)):
         where = id(name.holder), name.key
-        if where not in names and not isinstance(name.get(), _CODE):
+        if where not in names and _may_be_state(name.get(), owner):
             names[where] = name._replace(name=_numbered(name.name, labels))
     labels = {name.name.rpartition(".")[0]: 1 for name in names.values()}
     spaces: dict[int, Space] = {}
@@ -242,9 +258,19 @@ def found_in(owner: Any) -> Found:
             )
     for space in spaces.values():
         for name in space.names():
-            if not isinstance(name.get(), _CODE):
+            if _may_be_state(name.get(), owner):
                 names.setdefault((id(name.holder), name.key), name)
     return Found(list(names.values()), [space.known() for space in spaces.values()])
+
+
+def _may_be_state(value: Any, owner: Any) -> bool:
+    """Returns whether a variable's value may be state: it is no code, and no callback of `fit`.
+
+    A callback that another callback calls may be none of those that were passed to `fit`. Those are
+    left out later.
+    """
+    are_callbacks = isinstance(owner, _CALLBACK) and isinstance(value, _CALLBACK)
+    return are_callbacks or not isinstance(value, _CODE)
 
 
 def _numbered(label: str, labels: dict[str, int]) -> str:
@@ -253,18 +279,27 @@ def _numbered(label: str, labels: dict[str, int]) -> str:
     return f"{label} {count}" if count > 1 else label
 
 
-def _all_names(owner: Any) -> Iterator[Name | Space]:
+def _all_names(owner: Any, inside: Inside | None) -> Iterator[Name | Space]:
     """Yields the variables that an object's code refers to, directly or through other code.
 
     A variable may be yielded more than once. Those of functions, classes and modules are not, but
     the functions, classes and modules are.
+
+    Args:
+        owner: As for `names_in`.
+        inside: As for `found_in`.
     """
+    of_values = inside or _but_for_keras
     is_object = not isinstance(owner, (FunctionType, type)) and has_fields(owner)
-    held = fields_of(owner).values() if is_object else ()
-    stack: list[Any] = [owner, *(v for v in held if not isinstance(v, _OF_KERAS))]
+    held = list(fields_of(owner).values()) if is_object else []
+    waiting = deque([owner, *of_values(held)])
     seen: set[int] = set()
-    while stack:
-        value = stack.pop(0)
+    entered = {id(owner)}
+    while waiting:
+        value = waiting.popleft()
+        if inside is not None and id(value) not in entered and len(entered) < _MOST:
+            entered.add(id(value))
+            waiting += inside(value)
         for code in (value if isinstance(value, _CARRIERS) else None, _code_of(value)):
             if code is None or id(code) in seen:
                 continue
@@ -272,11 +307,15 @@ def _all_names(owner: Any) -> Iterator[Name | Space]:
             parts = list(_names_of(code))
             yield from parts
             names = (n for p in parts for n in ([p] if isinstance(p, Name) else p.names()))
-            stack += (v for v in (name.get() for name in names) if not isinstance(v, _OF_KERAS))
+            waiting += of_values([name.get() for name in names])
             if isinstance(code, type):
-                stack += _functions_of(code)
+                waiting += _functions_of(code)
             elif isinstance(code, functools.partial):
-                stack.append(code.func)
+                waiting.append(code.func)
+
+
+def _but_for_keras(values: Iterable[Any]) -> Iterator[Any]:
+    return (value for value in values if not isinstance(value, _OF_KERAS))
 
 
 def _names_of(code: Any) -> Iterator[Name | Space]:
@@ -294,9 +333,10 @@ def _names_of(code: Any) -> Iterator[Name | Space]:
 def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type | None:
     """Finds the code behind a value: a function, generator or class of the user's program.
 
-    A function, generator or class is returned as it is. For a method, property, partial or
-    `tf.function` the result is the function inside. For any other object, it is the object's class
-    or, if this is not defined in the program, the first base class that is.
+    A function, generator or class is returned as it is. For a method, property, partial,
+    `tf.function` or function with an `lru_cache` the result is the function inside. For any other
+    object, it is the object's class or, if this is not defined in the program, the first base class
+    that is.
 
     The result is None if the code is not in the user's program, or if a generator has ended.
     """
@@ -308,6 +348,8 @@ def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type |
         value = value.func
     if isinstance(value, _TF_FUNCTION):
         value = value.python_function
+    elif isinstance(value, _WITH_CACHE):
+        value = value.__wrapped__
     if isinstance(value, GeneratorType):
         return value if value.gi_frame is not None else None
     if not isinstance(value, (FunctionType, type)):

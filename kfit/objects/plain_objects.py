@@ -9,7 +9,7 @@ import queue
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Container, Iterable, Iterator
 from itertools import count
-from types import GeneratorType, ModuleType, SimpleNamespace
+from types import FunctionType, GeneratorType, ModuleType, SimpleNamespace
 from typing import Any
 
 import keras
@@ -20,7 +20,8 @@ from kfit.internals.callbacks import ORBAX
 from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks, place_in
 from kfit.objects.iterators import trace_of
-from kfit.objects.names import names_in
+from kfit.objects.keras_parts import OwnFields, is_of_program
+from kfit.objects.names import Inside, found_in
 from kfit.objects.other_arrays import is_compared, objects_in
 from kfit.objects.own_generators import holds_state, is_generator, read
 from kfit.objects.values import DICTS, decode, fingerprint, is_exact, size_of, type_of
@@ -30,7 +31,9 @@ OF_KERAS = (
     *(keras.Layer, keras.Metric, keras.optimizers.Optimizer),
     tf.train.ExponentialMovingAverage,
 )
-"""Classes of Keras' and TensorFlow's objects that are searched for their variables only."""
+"""Classes of Keras' and TensorFlow's objects that are searched for their variables.
+
+Of layers and metrics of the program's own classes, other attributes are searched as well."""
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _VALUES = (*_CONTAINERS, str, bytes, int, float, complex, np.ndarray, np.generic)
 _NO_OBJECTS = (*_VALUES, enum.Enum, BaseException, type, ModuleType, *OF_KERAS)
@@ -40,6 +43,7 @@ _HOLDERS = frozenset(
         *(queue.Queue, queue.LifoQueue, queue.PriorityQueue),
         *(keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau),
         *(keras.callbacks.ModelCheckpoint, keras.callbacks.SwapEMAWeights, *ORBAX),
+        *(keras.callbacks.LambdaCallback, keras.callbacks.LearningRateScheduler),
     }
 )
 """Classes of Python and Keras whose objects hold state of the program in their attributes."""
@@ -50,6 +54,8 @@ DEEPEST = 50
 """The deepest nesting of objects and containers that is searched."""
 _MOST = 1 << 14
 """The most values, and the most bytes of a value, that are compared in a container of objects."""
+_MOST_WITH_CODE = 1000
+"""The most items of a container that is searched for functions and objects with code."""
 
 
 def is_function(value: Any) -> bool:
@@ -65,7 +71,8 @@ def is_own(value: Any, owner: Any) -> bool:
 
     The value's class must be in the program, or in the same module as the class of `owner`. The
     result is also True for objects of other classes that hold what the program puts into them: name
-    spaces, queues, `UserDict` and `UserList`, a `Monitor`, and those callbacks of Keras that count.
+    spaces, queues, `UserDict` and `UserList`, a `Monitor`, and those callbacks of Keras that count
+    or call what the program gives them.
 
     It is False for plain values, containers, functions, classes, exceptions, random generators,
     members of an enum, and layers and other objects of Keras.
@@ -85,6 +92,11 @@ def holds_for_program(value: Any) -> bool:
     """Returns whether an object is of a class of the program, or holds the program's state."""
     kind = type(value)
     return kind in _HOLDERS or kind.__module__ == _MONITOR or is_written_here(kind.__module__)
+
+
+def inside_of(value: Any) -> dict[str, Any]:
+    """Returns those attributes of an object that the program may keep state in, by their names."""
+    return OwnFields(value) if is_of_program(value) else fields_of(value)
 
 
 def is_frozen(value: Any) -> bool:
@@ -156,7 +168,7 @@ def reached(owner: Any, foreign: Container[int]) -> set[int]:
             variables in its code.
         foreign: Ids of objects to leave out.
     """
-    named = [name.get() for name in names_in(owner)]
+    named = [name.get() for name in found_in(owner, code_inside(owner, foreign)).names]
     if isinstance(owner, GeneratorType):
         named = [value for value in named if is_generator(value)]
     items = (item for root in (owner, *named) for item in _walk(root, owner, foreign))
@@ -173,6 +185,41 @@ def refers_to(roots: Iterable[Any], value: Any, owner: Any, foreign: Container[i
         foreign: Ids (as of `id`) of objects to leave out, together with what is inside of them.
     """
     return any(item is value for root in roots for item in _walk(root, owner, foreign))
+
+
+def code_inside(owner: Any, foreign: Container[int], besides: tuple[type, ...] = ()) -> Inside:
+    """Returns a function that yields what may run code inside a value, for `names.found_in`.
+
+    These are items of containers, and attributes of objects of the program. Of a set, only items
+    that differ in their code are yielded, since only these have the same order in every process.
+
+    Args:
+        owner: The object that is searched for state; classes in its module count as the program's.
+        foreign: Ids (as of `id`) of objects to leave out, together with what is inside of them.
+        besides: Classes whose objects are left out as well. So are callbacks, unless the object is
+            a callback itself: the state of a callback is not that of the data.
+    """
+    if not isinstance(owner, keras.callbacks.Callback):
+        besides = (*besides, keras.callbacks.Callback)
+
+    def inside(value: Any) -> Iterator[Any]:
+        is_large = isinstance(value, _CONTAINERS) and len(value) > _MOST_WITH_CODE
+        items = () if is_large or is_exact(value) else _inside(value, owner)
+        for item in _told_apart(items) if isinstance(items, (set, frozenset)) else items:
+            is_left_out = id(item) in foreign or not is_open_to_looks(item)
+            if not is_left_out and not isinstance(item, besides):
+                yield item
+
+    return inside
+
+
+def _told_apart(items: Iterable[Any]) -> list[Any]:
+    """Returns those items of a set whose function or class no other item has, sorted by it."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    for item in items:
+        kind = item if isinstance(item, (FunctionType, type)) else type(item)
+        found.setdefault((kind.__module__ or "", kind.__qualname__), []).append(item)
+    return [alike[0] for _, alike in sorted(found.items()) if len(alike) == 1]
 
 
 def _is_fixed(value: Any) -> bool:
@@ -205,11 +252,15 @@ def _walk(value: Any, owner: Any, foreign: Container[int]) -> Iterator[Any]:
         if id(item) in seen or is_exact(item):
             continue
         seen.add(id(item))
-        if isinstance(item, dict):
-            stack += [*item.keys(), *item.values()]
-        elif isinstance(item, _CONTAINERS):
-            stack += item
-        elif isinstance(item, np.ndarray):
-            stack += objects_in(item, _MOST) if item.dtype.hasobject else ()
-        elif is_own(item, owner):
-            stack += fields_of(item).values()
+        stack += _inside(item, owner)
+
+
+def _inside(value: Any, owner: Any) -> Iterable[Any]:
+    """Returns the items of a container or array, or the attributes of an object of the program."""
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, _CONTAINERS):
+        return value
+    if isinstance(value, np.ndarray):
+        return objects_in(value, _MOST) if value.dtype.hasobject else ()
+    return inside_of(value).values() if is_own(value, owner) or is_of_program(value) else ()

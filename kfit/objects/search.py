@@ -1,8 +1,8 @@
 """Finds the values of an object that may be its state, each with its path.
 
-Searched are the attributes of the object; the attributes of plain objects in these attributes, if
-their classes belong to the user's program; containers of such objects; and the variables that the
-object's code refers to (`names.py`).
+Searched are the attributes of the object; the attributes of objects in these attributes, if their
+classes belong to the user's program; containers of such objects; and the variables that the code of
+all these objects refers to (`names.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kfit.objects.bindings import Bindings
 from kfit.objects.fields import fields_of, is_derived
 from kfit.objects.handles import is_open_to_looks
 from kfit.objects.holders import items_of
+from kfit.objects.keras_parts import OWN, is_of_program
 from kfit.objects.keras_variables import OF_METRIC, variables_of
 from kfit.objects.looks import Looks
 from kfit.objects.names import Names, found_in
@@ -24,7 +25,9 @@ from kfit.objects.own_generators import holds_state
 from kfit.objects.plain_objects import (
     DEEPEST,
     OF_KERAS,
+    code_inside,
     holds_only_state,
+    inside_of,
     is_frozen,
     is_own,
     refers_to,
@@ -82,7 +85,7 @@ class Search:
         self.looks = looks
         self._foreign = foreign
         self._besides = besides
-        self._names = found_in(owner)
+        self._names = found_in(owner, code_inside(owner, foreign, besides))
         self.known = Looks(foreign)
         self.kinds: dict[Path, Any] | None = None
         self.bindings = Bindings()
@@ -105,15 +108,21 @@ class Search:
             shallow: Whether to leave out large containers.
         """
         seen: set[int] = set()
+        listed: set[int] = set()  # variables of layers whose attributes are searched as well
         for path, holder in self.holders(shallow):
             for key, value in self.entries(path, holder):
+                if id(value) in listed:
+                    continue
                 if self.bindings.knows(value):
                     if id(value) in seen:
                         continue
                     seen.add(id(value))
                 place = self.bindings.home_of(value, (*path, key))
                 if isinstance(value, OF_KERAS):
-                    yield from self._variables(place, value, holder)
+                    found = list(self._variables(place, value, holder))
+                    yield from (leaf for leaf in found if id(leaf.value) not in listed)
+                    if is_of_program(value):
+                        listed.update(id(leaf.value) for leaf in found)
                 elif not self._is_entered((*path, key), value, shallow):
                     yield Leaf(place, value, holder)
 
@@ -136,8 +145,11 @@ class Search:
         """
         for path, holder in self.holders():
             for key, value in self.entries(path, holder):
-                if self.is_own(value) or holds_state(value) or isinstance(value, OF_KERAS):
+                if self._has_state(value):
                     yield (*path, key), value
+
+    def _has_state(self, value: Any) -> bool:
+        return self.is_own(value) or holds_state(value) or isinstance(value, OF_KERAS)
 
     def is_own(self, value: Any) -> bool:
         """Returns whether a value is an object of the user's program (`plain_objects.is_own`)."""
@@ -167,8 +179,9 @@ class Search:
             for key, item in self.entries(path, holder):
                 if id(item) not in seen and self._is_entered((*path, key), item, shallow):
                     seen.add(id(item))
-                    inside = item if type_of(item) in SEARCHED else fields_of(item)
-                    stack.append((self.bindings.home_of(item, (*path, key)), inside))
+                    inside = item if type_of(item) in SEARCHED else inside_of(item)
+                    place = self.bindings.home_of(item, (*path, key))
+                    stack.append(((*place, OWN) if is_of_program(item) else place, inside))
 
     def entries(self, path: Path, holder: Any) -> list[tuple[Any, Any]]:
         """Returns the keys and values in a `__dict__` or container, without those to be skipped.
@@ -215,20 +228,20 @@ class Search:
             if self.known.at(value).is_exact or len(items_of(value)) < len(value):
                 return False
             return holds_only_state(value) or self._holds_same_objects(path, value)
-        if not self.is_own(value):
+        if not self.is_own(value) and not is_of_program(value):
             return False
         if self.kinds is None or self.bindings.knows(value):
             return True
         return self.kinds.get(path) is _kind_of(value) and not self.is_displaced(path)
 
     def _holds_same_objects(self, path: Path, container: Any) -> bool:
-        """Returns whether a container holds a few objects of the user's, as at the baseline.
+        """Returns whether a container holds a few objects with state, as at the baseline.
 
         Then a new process makes the same objects, and each gets its state. If objects were added,
         replaced or put into another order, the container cannot be restored.
         """
         items = [item for _, item in items_of(container)]
-        if len(container) > _MOST_OBJECTS or not any(is_own(i, self.owner) for i in items):
+        if len(container) > _MOST_OBJECTS or not any(map(self._has_state, items)):
             return False
         others = [item for item in items if not is_exact(item)]
         if self.kinds is None:

@@ -93,3 +93,35 @@ def test_of_one_of_keras_nothing_unless_it_was_given_a_function() -> None:
     assert given is not None
     count(0, None)
     assert "counted" in repr(given.state_dict())
+
+
+class Delays(keras.callbacks.Callback):
+    def __init__(self, *inner: keras.callbacks.Callback) -> None:
+        super().__init__()
+        self.inner = list(inner)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        for each in self.inner:
+            each.on_epoch_begin(epoch, logs)
+
+
+def test_what_callbacks_count_that_another_one_calls() -> None:
+    counted, schedule = [0], Schedule()
+
+    def count(epoch: int, logs: Any) -> None:
+        counted[0] += 1
+
+    inner = keras.callbacks.LambdaCallback(on_epoch_begin=count)
+    scheduler = keras.callbacks.LearningRateScheduler(schedule)
+    delays = Delays(inner, scheduler)
+    looked_at = attributes_of(delays, (), ())
+    without = attributes_of(delays, (), {id(inner), id(scheduler)})  # `fit` has them as well
+    assert looked_at is not None
+    assert without is not None
+    inner.on_epoch_begin(0, None)
+    schedule()
+    paths = [entry["path"] for entry in looked_at.state_dict()]
+    assert ["inner", 1, "schedule", "calls"] in paths
+    assert "counted" in repr(paths)
+    assert "'path': ['inner'" not in repr(without.state_dict())
+    assert "counted" not in repr(without.state_dict())

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from kfit.objects import Attributes, entries
-from kfit.objects.names import names_in
+from kfit.objects.names import found_in, names_in
+from kfit.objects.plain_objects import code_inside
 
 RNG = np.random.default_rng(1)
 LOSSES: list[float] = []
@@ -351,3 +352,96 @@ def test_a_state_sets_no_special_variable_and_no_method(
     with pytest.warns(UserWarning, match=f"{key} could not be set"):
         watched.load_state_dict([entry])
     assert getattr(where, key, None) == before
+
+
+class Noise:
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(2)
+
+    def draw(self) -> float:
+        return float(self.generator.random())
+
+
+class Held:
+    """Whatever it is given, it calls."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    def __call__(self) -> list[Any]:
+        return [each() for each in self.given]
+
+
+class Globals:
+    def __call__(self) -> float:
+        LOSSES.append(1.0)
+        return draw()
+
+
+def cached() -> int:
+    TABLE["stage"] += 1
+    return TABLE["stage"]
+
+
+REGISTRY = {"draw": [draw]}
+
+
+def closure(start: int) -> Callable[[], int]:
+    def count() -> int:
+        nonlocal start
+        start += 1
+        return start
+
+    return count
+
+
+def drawn(generator: np.random.Generator) -> float:
+    return float(generator.random())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Held([closure(1), closure(5)]),
+        lambda: Held({"a": closure(1), "b": [closure(5)]}),
+        lambda: Held(Held((draw, closure(1))), [Globals()]),
+        lambda: Held([Noise().draw]),
+        lambda: Held([functools.partial(drawn, np.random.default_rng(3))]),
+        lambda: Held(lambda: REGISTRY["draw"][0]()),
+        lambda: Held([functools.lru_cache(maxsize=0)(cached)]),
+    ],
+    ids=["list", "dict", "held", "method", "partial", "registry", "cache"],
+)
+def test_state_behind_code_in_containers_and_held_objects_goes_on(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def called(value: Any) -> list[Any]:
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, (list, tuple)):
+            return [called(each) for each in value]
+        return called(value.given) if isinstance(value, Held) else value()
+
+    def run(steps: int, state: Any = None) -> tuple[list[Any], Any]:
+        restart()
+        held = make()
+        watched = Attributes(held)
+        if state is not None:
+            watched.load_state_dict(state)
+        values = [called(held) for _ in range(steps)]
+        assert watched.unsaved() == []
+        return values[-1:], watched.state_dict()
+
+    assert_goes_on(run, monkeypatch)
+
+
+def test_the_search_for_code_leaves_out_what_is_foreign_large_or_without_order() -> None:
+    one, other, many = closure(1), closure(2), [closure(each) for each in range(2000)]
+    held = Held([one], {closure(3), closure(4)}, many, {draw})
+
+    def found(*foreign: Any) -> list[str]:
+        inside = code_inside(held, set(map(id, foreign)))
+        return [name.name for name in found_in(held, inside).names]
+
+    assert found(other) == ["closure.start", "RNG", "draw.calls"]
+    assert found(one) == ["RNG", "draw.calls"]
