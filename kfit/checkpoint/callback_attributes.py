@@ -4,7 +4,8 @@ A callback that the program gives a `state_dict` has no other state than this. O
 
 - A direct subclass of `keras.callbacks.Callback`: all attributes.
 - A subclass of another callback of Keras or kfit: the attributes that the code of the subclass
-  names, and those that the code of the base classes does not, since all others are theirs.
+  names, and those that the code of the base classes does not, since all others are theirs; and
+  attributes that hold objects of the program.
 - A callback of Keras or kfit itself: only attributes that hold objects of the program, such as one
   with a `__call__` that was given to a `LearningRateScheduler`. If the program gave functions to
   the callback, as to a `LambdaCallback`, the variables that these functions use are saved.
@@ -25,9 +26,8 @@ from kfit.objects.keras_parts import names_used_by
 from kfit.objects.names import found_in
 from kfit.objects.plain_objects import is_own
 
-_OF_KERAS = frozenset({"_model", "params", "validation_data"})
+_OF_KERAS = frozenset({"_model", "params"})
 """Attributes that Keras sets on every callback, which are not part of its state."""
-
 
 _NO_SETTINGS = frozenset(
     {"monitor", "mode", "min_delta", "filepath", "directory", "append", "self", "args", "kwargs"}
@@ -54,14 +54,14 @@ def attributes_of(
     kinds = [kind for kind in type(callback).__mro__ if not is_of_library(kind)]
     bases = [kind for kind in type(callback).__mro__ if is_of_library(kind)]
     settings = _settings_of(bases[0]) if remembered else set()
+    given = {name for name, value in vars(callback).items() if _is_given(value, callback)}
     if not kinds:
-        given = {name for name, value in vars(callback).items() if _is_given(value, callback)}
         given |= settings
         is_used = given or found_in(callback)
         return Attributes(callback, given.__contains__, foreign) if is_used else None
     left_out = _OF_KERAS | ({"training"} if hasattr(bases[0], "training") else set())
     named = {name for kind in kinds for name in names_used_by(kind)}
-    of_bases = {name for kind in bases for name in names_used_by(kind)} - named - settings
+    of_bases = {name for kind in bases for name in names_used_by(kind)} - named - settings - given
     if bases[0] is keras.callbacks.Callback:
         of_bases = set()
 

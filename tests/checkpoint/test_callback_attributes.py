@@ -37,7 +37,7 @@ def changed(callback: keras.callbacks.Callback, *names: str) -> set[str]:
 
 def test_all_of_one_made_from_the_base_but_what_it_was_given_or_is_known() -> None:
     names = ("counted", "elsewhere", "known", "params", "validation_data")
-    assert changed(Own(), *names) == {"counted", "elsewhere"}
+    assert changed(Own(), *names) == {"counted", "elsewhere", "validation_data"}
 
 
 def test_of_one_made_from_another_what_its_own_code_names() -> None:
@@ -80,6 +80,18 @@ def test_objects_that_are_called_are_state() -> None:
         assert looked_at is not None
         given()
         assert looked_at.state_dict() == [{"path": [name, "calls"], "value": 1}]
+
+
+class Logs(keras.callbacks.LearningRateScheduler):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.last = epoch
+
+
+def test_of_one_made_from_another_also_objects_that_it_was_given() -> None:
+    looked_at = attributes_of(Logs(schedule := Schedule()), (), ())
+    assert looked_at is not None
+    schedule()
+    assert looked_at.state_dict() == [{"path": ["schedule", "calls"], "value": 1}]
 
 
 def test_of_one_of_keras_nothing_unless_it_was_given_a_function() -> None:
