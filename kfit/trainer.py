@@ -459,12 +459,13 @@ class Trainer:
                 epochs=epochs,
                 own_evaluate=own_evaluate,
                 build_optimizer=self._ready.build_optimizer,
+                seeds=self._seeds,
                 fingerprint=partial(
                     fingerprint_of,
                     self._model,
                     (x, y, sample_weight),
                     validation_data,
-                    seed=self._seeds.given,
+                    seed=self._seeds.of_program,
                     class_weight=class_weight,
                     validation={"steps": validation_steps, "freq": validation_freq},
                 ),
@@ -763,6 +764,7 @@ class Trainer:
             with counting_foreign_passes() if is_saved else nullcontext():
                 loops.fit(state, executor)
         finally:
+            self._seeds.end_fit()
             self._interrupted = state.interrupted
         if state.progress.step:
             # Also if an earlier run has taken all the steps, and this run has traced no graph.

@@ -165,6 +165,13 @@ _ABOUT = record(
         "versions": each_value(text),
     },
 )
+_SEEDING = record(
+    {
+        **dict.fromkeys(("program", "tensorflow", "base"), optional(seed)),
+        "is_anew": is_a(bool),
+        "fits": count,
+    }
+)
 _STATE = record(
     {
         "variables": each(_VARIABLE),
@@ -181,7 +188,7 @@ _STATE = record(
                 "torch": optional(vector_of("uint8")),
                 "keras": optional(vector_of("uint32", "uint64", "int32", "int64", length=2)),
             },
-            may={"eager": check_eager_rows},
+            may={"eager": check_eager_rows, "seeding": _SEEDING},
         ),
         "account": _ACCOUNT,
     },

@@ -13,7 +13,6 @@ from kfit.fingerprints.pipelines import drawn_seed_of, of_data
 from kfit.fingerprints.plain import config_of, flat, is_argument, numbers_of, plain, stable
 from kfit.internals.layers import all_layers
 from kfit.internals.models import compile_arguments
-from kfit.internals.randomness import program_seed
 
 Values = dict[str, Any]
 
@@ -36,8 +35,8 @@ def fingerprint_of(
         model: The model, compiled and built.
         data: `x`, `y` and `sample_weight`, as `fit` takes them.
         validation_data: The validation data, as `fit` takes it.
-        seed: The seed that was passed to `kfit.Trainer`. With None, the description contains the
-            seed that was passed to `keras.utils.set_random_seed`.
+        seed: The seed that was passed to `kfit.Trainer` or, if none was, the one that the program
+            has passed to `keras.utils.set_random_seed`.
         class_weight: The weights of classes, as `fit` takes them.
         validation: Other values that describe the validation, such as its number of steps.
 
@@ -55,7 +54,7 @@ def fingerprint_of(
     )
     found: dict[str, Values] = {
         "data": of_data(*data),
-        "seed": {"seed": program_seed() if seed is None else seed},
+        "seed": {"seed": seed},
         "class_weight": dict(flat(plain(class_weight or {}))),
         "validation_data": {},
         # Not sections of `compare`: they may change, with a warning.

@@ -36,6 +36,24 @@ def generator_of_seeds() -> random.Random | None:
     return getattr(_context(), "_rng", None)
 
 
+global_seed: Any = imported(
+    "tensorflow.python.eager.context.global_seed",
+    because="what `tf.random.set_seed` was given can be asked in no other way",
+)
+
+
+def seed_again(seed: int) -> None:
+    """Sets TensorFlow's global seed, and leaves the generator of seeds where it is.
+
+    TensorFlow makes another generator, which gets the state of the one before.
+    """
+    before = generator_of_seeds()
+    tf.random.set_seed(seed)
+    after = generator_of_seeds()
+    if before is not None and after is not None:
+        after.setstate(before.getstate())
+
+
 @uses(
     "tensorflow.python.eager.context.context.clear_kernel_cache",
     because="`tf.random.set_seed` forgets the kernels, but seeds anew as well",

@@ -31,10 +31,20 @@ program_seed: Any = imported(
     because="what `keras.utils.set_random_seed` was given can be asked in no other way",
 )
 
+_PROGRAM_SEED: Any = imported(
+    "keras.src.utils.rng_utils.GLOBAL_RANDOM_SEED",
+    because="the name under which Keras keeps what `keras.utils.set_random_seed` was given",
+)
+
 _GLOBAL_SEED_GENERATOR: Any = imported(
     "keras.src.random.seed_generator.GLOBAL_SEED_GENERATOR",
     because="the name under which Keras keeps the generator",
 )
+
+
+def set_program_seed(seed: int) -> None:
+    """Sets what `program_seed` returns; the generators stay as they are."""
+    set_of_thread(_PROGRAM_SEED, seed)
 
 
 def set_seed_generator(generator: keras.random.SeedGenerator | None) -> None:

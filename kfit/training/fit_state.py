@@ -44,6 +44,7 @@ from kfit.report import Account
 from kfit.steps.frozen import TrainableFlags
 from kfit.training.call import Call
 from kfit.training.compilation import Compilation
+from kfit.training.order_seeds import OrderSeeds
 from kfit.training.progress import Progress
 from kfit.training.share_snapshot import share_snapshot
 
@@ -90,6 +91,8 @@ class FitState:
             and its compilation, which is compared with that of a snapshot. Only the chief needs it.
         build_optimizer: A function that builds the optimizer, unless it is built already or the
             first step builds it. As in Keras, it is not built while hooks precede the first step.
+        seeds: What the orders of the data come from, in this `fit` and in later ones; None if no
+            snapshot is to contain it.
     """
 
     call: Call
@@ -105,6 +108,7 @@ class FitState:
     own_evaluate: Callable[..., dict[str, Any]] | None = None
     fingerprint: Callable[[], dict[Any, Any]] = dict
     build_optimizer: Callable[[], None] = lambda: None
+    seeds: OrderSeeds | None = None
     _frozen: Snapshot | None = None
     _late: LateVariables | None = None
     _early: list[Snapshot] = field(default_factory=list)
@@ -249,6 +253,8 @@ class FitState:
         # Collectives first: what only the chief does may fail, and the others would wait for it.
         variables = state.take_variables(self.model, self.strategy)
         random = state.take_random(self.strategy, self.batches.generators())
+        if self.seeds is not None:
+            random["seeding"] = self.seeds.state_dict()
         kept = {
             "variables": variables if self._late is None else self._late.whole(variables),
             "progress": self.progress.state_dict(),
@@ -559,6 +565,8 @@ class FitState:
             if not self._has_stepped:  # otherwise a callback has rolled training back
                 self.memory.note_resume(self.callbacks, self._epochs_done)
         if "random" in parts:
+            if self.seeds is not None and "seeding" in kept["random"]:
+                self.seeds.load_state_dict(kept["random"]["seeding"])
             ahead = self.batches.generators() is not None
             state.give_random(kept["random"], self.strategy, drawn_ahead=ahead)
 

@@ -1,13 +1,18 @@
 """Each `fit` has an order of its own, whichever trainer it is of."""
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
 import pytest
 
 import kfit
+from kfit.internals.randomness import program_seed
+from kfit.training import order_seeds
+from kfit.training.order_seeds import OrderSeeds
 
 X = np.random.default_rng(0).uniform(size=(64, 1)).astype("float32")
 """Values of which each few have another sum, so that the loss tells the order."""
@@ -90,3 +95,34 @@ def test_seeds_have_64_bits(model: Any, tiny: Any) -> None:
     assert first_of(trainer.fit) != first_of(trainer.fit)
     with pytest.raises(ValueError, match="`seed` must be a number of 64 bits"):
         kfit.Trainer(model, tiny.strategy(1), seed=2**63)
+
+
+@pytest.mark.parametrize("hook_seeds", [True, False])
+def test_orders_go_on_in_another_process(
+    hook_seeds: bool, model: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host_collectives = tiny.strategy(1).host_collectives
+
+    def process(of: keras.Model, state: Any = None) -> tuple[list[Any], Any]:
+        """A program of three `fit`s; a hook of the first one seeds, unless a snapshot is there."""
+        monkeypatch.setattr(order_seeds, "_counts", WeakKeyDictionary())
+        monkeypatch.setattr(order_seeds, "_in_fit", order_seeds._InFit())
+        keras.utils.set_random_seed(3)
+        seeds, found, kept = OrderSeeds(None, of, host_collectives), [], None
+        for number in range(3):
+            found.append((seeds.of_next_fit(), seeds.of_program))
+            if number == 0:
+                if state is not None:
+                    seeds.load_state_dict(state[0])
+                    random.setstate(state[1])
+                elif hook_seeds:
+                    keras.utils.set_random_seed(100)
+                    random.random()
+                kept = seeds.state_dict(), random.getstate()
+                found.append((program_seed(), 3))
+            seeds.end_fit()
+        return found, kept
+
+    expected, state = process(model)
+    assert [of_program for _, of_program in expected] == [3] * 4
+    assert process(keras.models.clone_model(model), state) == (expected, state)
