@@ -41,7 +41,7 @@ from kfit.objects.keras_variables import build_optimizers
 from kfit.objects.names import Names
 from kfit.objects.orders import is_order, may_be_written
 from kfit.objects.own_generators import give, holds_state, is_generator, nbytes_of
-from kfit.objects.plain_objects import inside_of
+from kfit.objects.plain_objects import OF_KERAS, inside_of
 from kfit.objects.search import IN_CODE, SEARCHED, Chooses, Leaf, Path, Search
 from kfit.objects.values import decode, elements, is_exact, size_of
 
@@ -54,6 +54,7 @@ _FEW = 1000
 """The most bytes, and the most elements, that are read at every batch in total."""
 _NAMED = 3
 """The most names that a warning lists."""
+_MADE = ", made after training began"
 _AS_MADE = "as made"
 """The key in entries of orders that are those which the program had made, before training."""
 
@@ -148,15 +149,16 @@ class Attributes:
     def unsaved(self) -> list[str]:
         """Returns the names and classes of values that have changed but can't be saved.
 
-        A warning lists them. Values that belong to this process only, such as open files, are left
+        A warning lists them, and generators and variables that were made during training, since no
+        file can make them. Values that belong to this process only, such as open files, are left
         out: the program creates them again after a restart.
         """
         with self.one_look():
             return [
-                f"{name_of(leaf.path)} (a {type(leaf.value).__name__})"
+                f"{name_of(leaf.path)} (a {type(leaf.value).__name__}{made})"
                 for leaf in self._search.leaves()
-                if not self._can_keep(leaf)
-                and self._has_changed(leaf.path, leaf.value)
+                if (made := _MADE if self._is_made_late(leaf) else "") or not self._can_keep(leaf)
+                if self._has_changed(leaf.path, leaf.value)
                 and not is_handle(leaf.value)
                 and not self._is_of_keras(leaf.path)
             ]
@@ -513,6 +515,21 @@ class Attributes:
         """Returns whether a value is in one of Keras' callbacks, which makes it anew by itself."""
         kind = (self._search.kinds or {}).get(path[:-1])
         return isinstance(kind, type) and kind.__module__.partition(".")[0] == "keras"
+
+    def _is_made_late(self, leaf: Leaf) -> bool:
+        """Returns whether a generator or variable was made after the baseline, in a new place.
+
+        A snapshot has its state, and a `RollBack` restores it. But a new process has none in this
+        place that could get the state. Variables that an optimizer makes in its first step, or a
+        layer when it is built, are left out: Keras makes them again.
+        """
+        path, bindings = leaf.path, self._search.bindings
+        if not holds_state(leaf.value) or is_iterator(leaf.value) or bindings.knows(leaf.value):
+            return False
+        is_of_keras = OWN not in path and any(
+            isinstance(bindings.at(path[:end]), OF_KERAS) for end in range(1, len(path))
+        )
+        return not is_of_keras and not holds_state(bindings.at(path))
 
     def _mark(self, value: Any) -> Any:
         return self._search.known.at(value).mark

@@ -6,9 +6,14 @@ A program may keep state in these values, so those that have changed are saved (
 from __future__ import annotations
 
 import functools
+import gc
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
 
+WITH_CACHE: Any = type(functools.lru_cache(lambda: None))
+"""The class of functions with an `lru_cache`."""
+_MOST_RESULTS = 100
+"""The most results of a function with an `lru_cache` that are searched for state."""
 _NEVER_CHANGE = (str, bytes, int, float, complex, type(None))
 
 
@@ -71,3 +76,31 @@ def carried_by(value: Any) -> tuple[dict[str, Any], list[str]]:
     elif isinstance(value, (MethodType, BuiltinMethodType)):
         held = {"self": value.__self__}
     return held, [key for key, item in held.items() if not isinstance(item, _NEVER_CHANGE)]
+
+
+def results_of(function: Any) -> dict[str, Any]:
+    """Returns the results that an `lru_cache` holds, each by the arguments of its call.
+
+    Such a function may make a generator at its first call, and return the same one ever after.
+
+    Args:
+        function: The function. If the cache has many results, it is no such function, and nothing
+            is returned. Calls with arguments other than numbers and texts are left out.
+    """
+    if function.cache_info().currsize > _MOST_RESULTS:
+        return {}
+    held = gc.get_referents(function)  # no method tells
+    own = vars(function)
+    cache = next((each for each in held if type(each) is dict and each is not own), {})
+    found = {}
+    for key, result in list(cache.items()):
+        arguments = key if type(key) is tuple else (key,)
+        told = [each for each in arguments if type(each) is not object]  # it divides off keywords
+        if all(isinstance(each, _NEVER_CHANGE) for each in told):
+            is_link = type(result).__name__ == "_lru_list_elem"
+            place = next((i for i, each in enumerate(held) if each is key), None)
+            if not is_link:
+                found[f"({', '.join(map(repr, told))})"] = result
+            elif place is not None and place + 1 < len(held):
+                found[f"({', '.join(map(repr, told))})"] = held[place + 1]
+    return found

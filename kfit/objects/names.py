@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from kfit.objects.carried import carried_by
+from kfit.objects.carried import WITH_CACHE, carried_by, results_of
 from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.iterators import is_iterator
 from kfit.objects.own_generators import holds_state
@@ -48,7 +48,6 @@ _CALLBACK = keras.callbacks.Callback
 _CODE = (ModuleType, FunctionType, type, _CALLBACK)
 """Objects that are not state themselves."""
 _TF_FUNCTION: Any = type(tf.function(lambda: None))
-_WITH_CACHE: Any = type(lru_cache(lambda: None))
 _CARRIERS = (functools.partial, MethodType, BuiltinMethodType)
 """Callables that hold values besides the code that they call."""
 _OF_ABC = frozenset({"_abc_impl", "_is_protocol"})
@@ -112,16 +111,20 @@ class Name(NamedTuple):
 class Space(NamedTuple):
     """A function, a class or a module of the program, which may get more variables.
 
+    The results that an `lru_cache` holds count as variables of the function if they are random
+    generators and the like.
+
     Attributes:
         label: What the names of its variables begin with: its own name.
-        holder: Where its variables are stored: the dict of a function or module, or the class.
+        holder: Where its variables are stored: the dict of a function or module, the class, or the
+            function with an `lru_cache`.
         keys: The names of a module's variables that the program's code uses; None if all variables
             count, as in a function or class.
         before: The names of all variables that were there when the space was found.
     """
 
     label: str
-    holder: dict[str, Any] | type
+    holder: Any
     keys: tuple[str, ...] | None = None
     before: frozenset[str] = frozenset()
 
@@ -154,6 +157,8 @@ class Space(NamedTuple):
         return self._replace(before=frozenset(self._held()))
 
     def _held(self) -> Mapping[str, Any]:
+        if isinstance(self.holder, WITH_CACHE):
+            return {k: v for k, v in results_of(self.holder).items() if _is_in_place(v)}
         return vars(self.holder) if isinstance(self.holder, type) else self.holder
 
     def _is_special(self, key: str) -> bool:
@@ -162,7 +167,8 @@ class Space(NamedTuple):
         return (key.startswith("_") and key.endswith("_")) or key in _OF_ABC
 
     def _at(self, key: str) -> Name:
-        return Name(f"{self.label}.{key}", key, self.holder)
+        holder = dict(self._held()) if isinstance(self.holder, WITH_CACHE) else self.holder
+        return Name(f"{self.label}.{key}", key, holder)
 
 
 class Found(NamedTuple):
@@ -300,7 +306,8 @@ def _all_names(owner: Any, inside: Inside | None) -> Iterator[Name | Space]:
         if inside is not None and id(value) not in entered and len(entered) < _MOST:
             entered.add(id(value))
             waiting += inside(value)
-        for code in (value if isinstance(value, _CARRIERS) else None, _code_of(value)):
+        carrier = value if isinstance(value, (*_CARRIERS, WITH_CACHE)) else None
+        for code in (carrier, _code_of(value)):
             if code is None or id(code) in seen:
                 continue
             seen.add(id(code))
@@ -323,10 +330,13 @@ def _names_of(code: Any) -> Iterator[Name | Space]:
 
     Args:
         code: A class, whose own variables are yielded; a function or generator, with the variables
-            that it refers to; or a partial or method, with the values that it holds.
+            that it refers to; or a partial, method or function with an `lru_cache`, with the values
+            that it holds.
     """
     if isinstance(code, _CARRIERS):
         return _of_carrier(code)
+    if isinstance(code, WITH_CACHE):
+        return _of_cache(code)
     return _of_class(code) if isinstance(code, type) else _of_function(code)
 
 
@@ -348,7 +358,7 @@ def _code_of(value: Any) -> FunctionType | GeneratorType[Any, Any, Any] | type |
         value = value.func
     if isinstance(value, _TF_FUNCTION):
         value = value.python_function
-    elif isinstance(value, _WITH_CACHE):
+    elif isinstance(value, WITH_CACHE):
         value = value.__wrapped__
     if isinstance(value, GeneratorType):
         return value if value.gi_frame is not None else None
@@ -365,6 +375,16 @@ def _of_carrier(value: Any) -> Iterator[Name]:
     label = getattr(inner, "__qualname__", type(inner).__name__)
     held, keys = carried_by(value)
     yield from (Name(f"{label}.{key}", key, held) for key in keys)
+
+
+def _of_cache(function: Any) -> Iterator[Name | Space]:
+    """Yields what an `lru_cache` holds, such as a generator that the program makes only once."""
+    label = f"{getattr(function, '__qualname__', 'function')}.cache"
+    yield Space(label, function)
+    held = results_of(function)
+    for key, value in held.items():
+        if is_written_here(type(value).__module__) and not _is_in_place(value):
+            yield Name(f"{label}.{key}", key, held)
 
 
 def _functions_of(kind: type) -> Iterator[Any]:

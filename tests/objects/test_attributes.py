@@ -544,3 +544,26 @@ def test_an_object_that_refuses_names_is_looked_at() -> None:
     owner = One()
     owner.options = Options()  # type: ignore[attr-defined]
     assert Attributes(owner).unsaved() == []
+
+
+class Lazy:
+    def __init__(self) -> None:
+        self.generator: Any = None
+        self.averages: Any = None
+        self.replaced = np.random.default_rng(1)
+
+
+def test_what_no_new_process_has_is_told_and_can_be_rolled_back() -> None:
+    owner = Lazy()
+    attributes = Attributes(owner)
+    owner.generator, owner.averages = np.random.default_rng(1), [tf.Variable(1.0)]
+    owner.replaced = np.random.default_rng(2)
+    assert attributes.unsaved() == [
+        "generator (a Generator, made after training began)",
+        "averages[0] (a ResourceVariable, made after training began)",
+    ]
+    state, number = attributes.state_dict(), owner.generator.random()
+    owner.averages[0].assign(2.0)
+    attributes.load_state_dict(state)
+    assert owner.generator.random() == number
+    assert float(owner.averages[0]) == 1.0

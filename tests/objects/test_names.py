@@ -445,3 +445,32 @@ def test_the_search_for_code_leaves_out_what_is_foreign_large_or_without_order()
 
     assert found(other) == ["closure.start", "RNG", "draw.calls"]
     assert found(one) == ["RNG", "draw.calls"]
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_what_a_cache_holds_goes_on_and_what_it_gets_later_is_told(
+    size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> tuple[Any, Any, Any]:
+        @functools.lru_cache(maxsize=size)
+        def generator(name: str = "a", **seeds: int) -> Any:
+            return np.random.default_rng(len(name))
+
+        @functools.lru_cache(maxsize=size)
+        def noise() -> Noise:
+            return Noise()
+
+        owner = Held(lambda: [generator("b", seed=1).random(), noise().draw()])
+        owner()
+        return owner, generator, Attributes(owner)
+
+    owner, generator, before = made()
+    assert before.unsaved() == []
+    same, _, after = made()
+    owner()
+    monkeypatch.setattr(entries, "_PROCESSES", {})
+    after.load_state_dict(before.state_dict())
+    assert same() == owner()
+    generator()
+    (told,) = before.unsaved()
+    assert told.endswith("generator.cache.() (a Generator, made after training began)")
