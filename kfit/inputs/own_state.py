@@ -156,7 +156,8 @@ class OwnState:
             attributes: The attributes of the source.
         """
         with attributes.one_look():
-            unsaved = [] if self._has_warned else attributes.unsaved()
+            # What the source makes when it is first read is there before a state is restored.
+            unsaved = [] if self._has_warned else attributes.unsaved(made_late=False)
             state = attributes.state_dict()
         if unsaved:
             self._has_warned = True

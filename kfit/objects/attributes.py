@@ -146,18 +146,23 @@ class Attributes:
             for inner, part in self._search.known.at(leaf.value).parts
         )
 
-    def unsaved(self) -> list[str]:
+    def unsaved(self, *, made_late: bool = True) -> list[str]:
         """Returns the names and classes of values that have changed but can't be saved.
 
         A warning lists them, and generators and variables that were made during training, since no
         file can make them. Values that belong to this process only, such as open files, are left
         out: the program creates them again after a restart.
+
+        Args:
+            made_late: Whether generators and variables that were made during training are listed. A
+                new process may have made its own before it restores a state.
         """
         with self.one_look():
             return [
                 f"{name_of(leaf.path)} (a {type(leaf.value).__name__}{made})"
                 for leaf in self._search.leaves()
-                if (made := _MADE if self._is_made_late(leaf) else "") or not self._can_keep(leaf)
+                if (made := _MADE if made_late and self._is_made_late(leaf) else "")
+                or not self._can_keep(leaf)
                 if self._has_changed(leaf.path, leaf.value)
                 and not is_handle(leaf.value)
                 and not self._is_of_keras(leaf.path)

@@ -562,6 +562,7 @@ def test_what_no_new_process_has_is_told_and_can_be_rolled_back() -> None:
         "generator (a Generator, made after training began)",
         "averages[0] (a ResourceVariable, made after training began)",
     ]
+    assert attributes.unsaved(made_late=False) == []
     state, number = attributes.state_dict(), owner.generator.random()
     owner.averages[0].assign(2.0)
     attributes.load_state_dict(state)
