@@ -58,7 +58,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/exactness/gradient_sums.py": "exactness/test_optimizer_update.py: scale_loss",
     "kfit/exactness/joint_update.py": "exactness/cases/optimizers.py: ema_overwrite_frequency",
     "kfit/exactness/moments.py": "exactness/cases/layers.py: BatchNormalization",
-    "kfit/exactness/own_code.py": "exactness/test_scalar_estimates.py: train_step",
     "kfit/exactness/patches.py": "internals/test_patching.py",
     "kfit/exactness/row_states.py": "exactness/test_layer_state.py: stateful",
     "kfit/heartbeat/layout.py": "heartbeat/test_task.py: HeartbeatReader",

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.layers import all_layers
@@ -18,10 +19,12 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, partial)
 _FUNCTIONS_OF_LAYERS = ("activation", "regularizer")
 """How the attributes of a layer end that may hold an object of a class in place of a function."""
 _STEPS = ("train_step", "test_step", "predict_step", "compute_loss", "compute_metrics")
+_UPDATES = ("apply", "apply_gradients", "scale_loss")
+"""The methods of an optimizer that get a replica's own loss or gradients."""
 
 
 def has_own_code(model: keras.Model) -> bool:
-    """Returns whether a model has a step, layer, loss or metric that is the user's own.
+    """Returns whether a model has a step, layer, loss, metric or optimizer that is the user's own.
 
     That is one that neither Keras nor kfit defines. It may compute anything from the examples of a
     batch and from their number. On several replicas it gets only the examples of one replica, so
@@ -30,7 +33,19 @@ def has_own_code(model: keras.Model) -> bool:
     steps = [getattr(model, name) for name in _STEPS]
     given = keras.tree.flatten(list(given_to_compile(model)))
     parts = [*steps, *all_layers(model), *model.metrics, *given]
-    return not all(is_of_keras(part) and not _calls_own_function(part) for part in parts)
+    if not all(is_of_keras(part) and not _calls_own_function(part) for part in parts):
+        return True
+    return _has_own_update(model)
+
+
+def _has_own_update(model: keras.Model) -> bool:
+    """Returns whether an optimizer of a model may change a replica's own loss or gradients.
+
+    It may if its class, or the optimizer itself, has a method of the user's for it, such as an
+    `apply` that clips. A method `update_step` gets gradients that are summed over the replicas.
+    """
+    optimizers = owned_optimizers(model)
+    return not all(is_of_keras(getattr(each, name)) for each in optimizers for name in _UPDATES)
 
 
 def has_outputs_without_rows(model: keras.Model) -> bool:
@@ -72,10 +87,10 @@ def overrides(model: keras.Model, method: str) -> bool:
 def takes_one_loss(model: keras.Model) -> bool:
     """Returns whether the gradients of one loss reach the optimizer of a model as they are.
 
-    They do in Keras' own `train_step`, unless the optimizer is the program's own.
+    They do in Keras' own `train_step`, unless the program's own code updates the weights.
     """
-    optimizer = type(getattr(model, "optimizer", None))
-    return optimizer.__module__.startswith("keras.") and not overrides(model, "train_step")
+    has_optimizer = getattr(model, "optimizer", None) is not None
+    return has_optimizer and not overrides(model, "train_step") and not _has_own_update(model)
 
 
 def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
@@ -102,13 +117,13 @@ def warn_if_unread(model: keras.Model, strategy: Strategy) -> None:
         return
     if strategy.num_replicas > 1 and has_own_code(model):
         warn_user(
-            f"{how} kfit cannot read what a step, layer, loss or metric that is not of Keras' own "
-            "computes from the examples of a replica. It assumes that scalars are means over the "
-            "examples, that integers count them, that an array that a step returns has a row for "
-            "each example if the sizes fit and is a mean otherwise, and that a step changes "
-            "gradients only linearly. Sums, roots, integers that are constant, and gradients that "
-            "are clipped by hand will depend on how many replicas there are. Let Keras' losses, "
-            "metrics and optimizers compute such numbers."
+            f"{how} kfit cannot read what a step, layer, loss, metric or optimizer that is not of "
+            "Keras' own computes from the examples of a replica. It assumes that scalars are means "
+            "over the examples, that integers count them, that an array that a step returns has a "
+            "row for each example if the sizes fit and is a mean otherwise, and that a step or an "
+            "optimizer's `apply` changes gradients only linearly. Sums, roots, integers that are "
+            "constant, and gradients that are clipped by hand will depend on how many replicas "
+            "there are. Let Keras' losses, metrics and optimizers compute such numbers."
         )
 
 
