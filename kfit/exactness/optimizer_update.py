@@ -30,7 +30,12 @@ from kfit.exactness.replica_context import (
 )
 from kfit.exactness.scalar_estimates import by_share, estimate_of
 from kfit.internals.graphs import is_within_branch
-from kfit.internals.optimizers import skip_non_finite, take_finite, trainable_variables
+from kfit.internals.optimizers import (
+    is_overwritten,
+    skip_non_finite,
+    take_finite,
+    trainable_variables,
+)
 
 Tensor = Any
 Optimizer: TypeAlias = keras.optimizers.Optimizer
@@ -203,15 +208,65 @@ def _check_not_in_branch(replica: Replica) -> None:
 def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of the method by which Keras' optimizers sum gradients over replicas.
 
-    The replacement returns the gradients unchanged, since kfit has already summed them.
+    The replacement returns the gradients unchanged if kfit has already summed them. It sums them if
+    it has not: so it is if the program has kept the method `apply` from before the step, and calls
+    that in place of the optimizer's present one.
     """
 
     def all_reduce_sum_gradients(self: Optimizer, grads_and_vars: Any) -> Any:
-        if current_replica() is None:
+        replica = current_replica()
+        if replica is None:
             return original(self, grads_and_vars)
-        return list(grads_and_vars)
+        pairs = list(grads_and_vars)
+        if replica.reduced or not pairs:
+            return pairs
+        _check_linear_until_update(self)
+        _check_not_in_branch(replica)
+        variables = [variable for _, variable in pairs]
+        with reduced(self, [grad for grad, _ in pairs], variables, replica) as sums:
+            return list(zip(sums, variables, strict=True))
 
     return all_reduce_sum_gradients
+
+
+def _check_linear_until_update(optimizer: Optimizer) -> None:
+    """Checks that Keras' own `apply` changes gradients only linearly before it sums them.
+
+    Args:
+        optimizer: The optimizer, whose `apply` is called as it was before the step.
+
+    Raises:
+        ValueError: If it does not, so that the sum comes too late.
+    """
+    clips = optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm
+    overwrites = any(is_overwritten(optimizer, each) for each in trainable_variables(optimizer))
+    if clips or overwrites or needs_all_replicas(optimizer):
+        raise ValueError(
+            f"`apply` of the optimizer {optimizer.name!r} is called as it was before this call, "
+            "such as by `apply = optimizer.apply` in the program. On several replicas kfit must "
+            "sum the gradients before the optimizer clips or accumulates them, and cannot do so "
+            "there. Override `apply` in a class of your own, and call `super().apply` in it."
+        )
+
+
+def built_for_all(original: Callable[..., None]) -> Callable[..., None]:
+    """Returns a replacement of `Optimizer.build`, for steps on several replicas.
+
+    The replacement raises a ValueError if a replica builds an optimizer by itself, since it cannot
+    make variables that all replicas share. kfit builds an optimizer for all replicas together if a
+    step calls its `apply`, but not if a method of the program's own calls `build` first.
+    """
+
+    def build(self: Optimizer, variables: Any) -> None:
+        if current_replica() is not None:
+            raise ValueError(
+                f"The optimizer {self.name!r} is built within a step on several replicas, where it "
+                "cannot make variables that they share. Build it before, for example by "
+                "`optimizer.build(model.trainable_variables)` just after the model is built."
+            )
+        original(self, variables)
+
+    return build
 
 
 def no_meeting_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -60,6 +60,8 @@ _PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
     (points.SUM_GRADIENTS, optimizer_update.no_second_sum),
     (points.SCALE_LOSS_WITH_SCALE, optimizer_update.scaled_loss),
     (points.APPLY_WITH_SCALE, optimizer_update.apply_scaled),
+    (points.TF_APPLY_WITH_SCALE, optimizer_update.apply_scaled),
+    (points.BUILD_OPTIMIZER, optimizer_update.built_for_all),
     (points.CALL_FUNCTION, traced_functions.of_step),
     (points.GRADIENT, tape_gradients.of_tape),
     (points.GRADIENTS, tape_gradients.of_graph),

@@ -106,6 +106,7 @@ TF_APPLY_WITH_SCALE = Point(
     "_tf_apply",
     "where it has all replicas meet, and a worker at its own pace has none to meet",
 )
+BUILD_OPTIMIZER = Point(keras.optimizers.Optimizer, "build", _ALL_AT_ONCE)
 ADD_SLOT = Point(
     keras.optimizers.Optimizer,
     "add_variable_from_reference",

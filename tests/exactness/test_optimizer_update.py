@@ -137,3 +137,51 @@ def test_a_sum_over_the_replicas_is_not_searched_for_variables(
     kfit.Trainer(model, tiny.strategy(2)).fit(x, x, batch_size=8, verbose=0)
     assert len(lengths) > 20
     assert max(lengths) < 100
+
+
+def with_kept_apply(optimizer: Any) -> Any:
+    """Returns an optimizer whose own `apply` calls the one from before any step."""
+    kept = optimizer.apply
+    optimizer.apply = lambda grads, trainable_variables=None: kept(grads, trainable_variables)
+    return optimizer
+
+
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, optimizers.LossScaleOptimizer])
+def test_an_apply_from_before_the_step_gets_sums_over_the_replicas(tiny: Any, wrap: Any) -> None:
+    (x, y), fixed = tiny.data(17), {"batch_size": 7, "shuffle": False, "verbose": 0}
+    one, two = (
+        tiny.model(optimizer=with_kept_apply(wrap(optimizers.SGD(0.5, momentum=0.5))))
+        for _ in range(2)
+    )
+    one.fit(x, y, **fixed)
+    kfit.Trainer(two, tiny.strategy(2)).fit(x, y, **fixed)
+    assert tiny.distance(one, two) < 1e-5
+
+
+@pytest.mark.parametrize("options", [{"clipnorm": 0.1}, {"gradient_accumulation_steps": 2}])
+def test_an_apply_from_before_the_step_that_sums_too_late_is_refused(
+    tiny: Any, options: Any
+) -> None:
+    model = tiny.model(optimizer=with_kept_apply(optimizers.SGD(0.5, **options)))
+    with pytest.raises(ValueError, match=r"`apply` of the optimizer 'sgd.*call `super\(\).apply`"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*tiny.data(8), verbose=0)
+
+
+class KeepsApply(keras.Sequential):
+    """Calls a method of an optimizer that nobody has built."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        variables = self.trainable_variables
+        self.kept_apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+def test_an_optimizer_that_each_replica_would_build_is_refused(tiny: Any) -> None:
+    model = tiny.model(cls=KeepsApply, metrics=None)
+    model.second = optimizers.Adam(0.1)
+    model.kept_apply = model.second.apply
+    with pytest.raises(ValueError, match=r"'adam.*is built within a step.*`optimizer.build"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*tiny.data(8), verbose=0)
