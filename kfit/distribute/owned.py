@@ -64,10 +64,10 @@ def owned_by(model: keras.Model) -> Owned:
             variables.setdefault(id(variable), variable)
 
     def add_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
-        optimizers.setdefault(id(optimizer), optimizer)
-        inner = getattr(optimizer, "inner_optimizer", None)
-        for part in [inner] if inner is not None else getattr(optimizer, "optimizers", []):
-            add_optimizer(part)
+        if id(optimizer) not in optimizers:
+            optimizers[id(optimizer)] = optimizer
+            for part in wrapped_optimizers(optimizer):
+                add_optimizer(part)
 
     add(model.variables)
     add(variable for metric in model.metrics for variable in metric.variables)
@@ -75,7 +75,23 @@ def owned_by(model: keras.Model) -> Owned:
         add([part] if isinstance(part, keras.Variable) else part.variables)
         if isinstance(part, keras.optimizers.Optimizer):
             add_optimizer(part)
+    for optimizer in optimizers.values():
+        add(optimizer.variables)
     return Owned(list(variables.values()), list(optimizers.values()))
+
+
+def wrapped_optimizers(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+    """Returns the optimizers that an optimizer updates variables by, without those inside of them.
+
+    Keras' own classes have them in known attributes. Any attribute of other classes is searched.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    held = [inner] if inner is not None else list(getattr(optimizer, "optimizers", []))
+    if type(optimizer).__module__.partition(".")[0] != "keras":
+        search = _Search()
+        search.add(vars(optimizer).values())
+        held += search.found
+    return [part for part in held if isinstance(part, keras.optimizers.Optimizer)]
 
 
 def _parts(model: keras.Model) -> list[Any]:

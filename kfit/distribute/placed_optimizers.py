@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.contexts import is_on_devices
-from kfit.distribute.owned import Owned
+from kfit.distribute.owned import Owned, wrapped_optimizers
 from kfit.internals.optimizers import belong_to, chooser_of, key_of, strategy_of
 from kfit.internals.variables import make_tf_variable, tf_variable
 
@@ -30,18 +30,21 @@ def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strate
         variables: The model's variables that the optimizer will be built for.
         tf_strategy: The `tf.distribute.Strategy`.
     """
-    belong_to(optimizer, tf_strategy)
-    if tf_strategy.num_replicas_in_sync > 1:
-        for variable in optimizer.variables:
-            if not isinstance(tf_variable(variable), tf.distribute.DistributedValues):
-                make_tf_variable(variable, tf_variable(variable).read_value())
-    inner = getattr(optimizer, "inner_optimizer", None)
-    # A MultiOptimizer calls a function of the user's to choose the optimizer of each variable.
-    choose = chooser_of(optimizer)
-    chosen = [choose(variable) for variable in variables] if choose else []
-    for part in [inner, *chosen]:
-        if part is not None:
-            adopt(part, variables, tf_strategy)
+    waiting, seen = [optimizer], set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        belong_to(part, tf_strategy)
+        if tf_strategy.num_replicas_in_sync > 1:
+            for variable in part.variables:
+                if not isinstance(tf_variable(variable), tf.distribute.DistributedValues):
+                    make_tf_variable(variable, tf_variable(variable).read_value())
+        waiting += wrapped_optimizers(part)
+        # A MultiOptimizer calls a function of the user's to choose the optimizer of each variable.
+        choose = chooser_of(part)
+        waiting += [choose(variable) for variable in variables] if choose else []
 
 
 def in_scope_of_optimizer(add: Callable[..., Any]) -> Callable[..., Any]:

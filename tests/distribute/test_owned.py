@@ -11,6 +11,7 @@ import tensorflow as tf
 import kfit
 from kfit.checkpoint.state import entries
 from kfit.distribute.owned import owned_metrics, owned_optimizers, owned_variables
+from kfit.distribute.placed_optimizers import adopt
 
 FIXED: Any = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
 
@@ -107,6 +108,44 @@ def test_an_optimizer_may_be_in_an_object_of_the_program(tiny: Any, is_built: bo
     for got in numbers[1:]:
         for one, expected in zip(got, numbers[0], strict=True):
             np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5)
+
+
+class Wraps(keras.optimizers.Optimizer):
+    """Halves gradients, and lets another optimizer apply them."""
+
+    def __init__(self, wrapped: Any) -> None:
+        super().__init__(learning_rate=0.5, name="wraps")
+        self.wrapped = wrapped
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        inner = self.wrapped["by"][0] if isinstance(self.wrapped, dict) else self.wrapped
+        inner.apply([grad / 2 for grad in grads], trainable_variables)
+        self.iterations.assign_add(1)
+
+
+@pytest.mark.parametrize("has_dict", [False, True])
+def test_an_optimizer_may_wrap_another_under_any_name(tiny: Any, has_dict: bool) -> None:
+    (x, y), models, inner = tiny.data(16), [], keras.optimizers.SGD(0.5, momentum=0.5)
+    for replicas in (0, 2):
+        inner = keras.optimizers.SGD(0.5, momentum=0.5)
+        models.append(tiny.model(optimizer=Wraps({"by": [inner]} if has_dict else inner)))
+        assert owned_optimizers(models[-1]) == [models[-1].optimizer, inner]
+        if replicas:
+            kfit.fit(models[-1], x, y, strategy=tiny.strategy(replicas), **FIXED)
+        else:
+            inner.build(models[-1].trainable_variables)
+            models[-1].fit(x, y, **FIXED)
+        assert int(inner.iterations) == int(models[-1].optimizer.iterations) == 4
+    assert tiny.distance(*models) < 1e-5
+    assert {id(v) for v in inner.variables} <= {id(v) for v in owned_variables(models[1])}
+    models[1].fit(x, y, **FIXED)  # goes on in Keras itself
+
+
+def test_optimizers_may_wrap_each_other(tiny: Any) -> None:
+    inner = Wraps(keras.optimizers.SGD(0.5))
+    inner.around = outer = Wraps(inner)
+    assert owned_optimizers(tiny.model(optimizer=outer)) == [outer, inner, inner.wrapped]
+    adopt(outer, [], tf.distribute.get_strategy())
 
 
 def test_the_search_goes_through_losses_name_spaces_and_objects(tiny: Any) -> None:
