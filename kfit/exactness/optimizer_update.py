@@ -33,9 +33,11 @@ from kfit.internals.graphs import is_within_branch
 from kfit.internals.optimizers import (
     is_overwritten,
     skip_non_finite,
+    step_count,
     take_finite,
     trainable_variables,
 )
+from kfit.internals.variables import tf_variable
 
 Tensor = Any
 Optimizer: TypeAlias = keras.optimizers.Optimizer
@@ -223,6 +225,7 @@ def no_second_sum(original: Callable[..., Any]) -> Callable[..., Any]:
         _check_linear_until_update(self)
         _check_not_in_branch(replica)
         variables = [variable for _, variable in pairs]
+        _check_on_devices(self, variables)
         with reduced(self, [grad for grad, _ in pairs], variables, replica) as sums:
             return list(zip(sums, variables, strict=True))
 
@@ -340,10 +343,12 @@ def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
         optimizer: The optimizer.
         variables: The variables that were passed to `apply`. With None, the result is the list of
             variables with which the optimizer was built.
+
+    Raises:
+        ValueError: If a variable, or the optimizer, is none of the model that is trained.
     """
-    if variables is None:
-        return trainable_variables(optimizer)
-    variables = list(variables)
+    variables = trainable_variables(optimizer) if variables is None else list(variables)
+    _check_on_devices(optimizer, variables)
     if not optimizer.built:
 
         def build(strategy: Any) -> None:
@@ -354,3 +359,38 @@ def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
 
         merge(build, ())
     return variables
+
+
+def _check_on_devices(optimizer: Optimizer, variables: list[Any]) -> None:
+    """Checks that what an optimizer updates, and its own state, are on the devices of the replicas.
+
+    kfit moves there what it finds in the attributes of the model. What only a closure or a global
+    variable of the program refers to stays where it is.
+
+    Args:
+        optimizer: The optimizer.
+        variables: The variables that it is about to update.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    step = current_step()
+    assert step is not None
+    owned = [*variables, step_count(optimizer)] if optimizer.built else variables
+    for variable in owned:
+        inside = tf_variable(variable) if isinstance(variable, keras.Variable) else variable
+        if step.strategy.num_replicas == 1 or step.strategy.is_placed(inside):
+            continue
+        if variable is step_count(optimizer):
+            raise ValueError(
+                f"The optimizer {optimizer.name!r} is called in a step on several replicas, but is "
+                "in no attribute of the model, so that kfit has not moved it to their devices. "
+                "Keep it in one, such as `model.second_optimizer = optimizer`."
+            )
+        raise ValueError(
+            f"The optimizer {optimizer.name!r} updates {getattr(variable, 'path', variable.name)!r}"
+            " in a step on several replicas, but no layer in an attribute of the model has this "
+            "variable, so that kfit has not moved it to their devices. Keep the layer or model "
+            "that has it in one, such as `model.discriminator = discriminator`. (A "
+            "`keras.Sequential` knows no layers in attributes; subclass `keras.Model` for them.)"
+        )

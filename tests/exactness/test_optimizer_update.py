@@ -185,3 +185,34 @@ def test_an_optimizer_that_each_replica_would_build_is_refused(tiny: Any) -> Non
     model.kept_apply = model.second.apply
     with pytest.raises(ValueError, match=r"'adam.*is built within a step.*`optimizer.build"):
         kfit.Trainer(model, tiny.strategy(2)).fit(*tiny.data(8), verbose=0)
+
+
+class TrainsHidden(keras.Sequential):
+    """Trains by what only a closure refers to."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+            layer, optimizer = self.hidden()
+            loss = loss + keras.ops.mean(layer(x))
+        variables = [*self.trainable_variables, *layer.trainable_variables]
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("hides", ["layer", "optimizer"])
+def test_what_only_a_closure_refers_to_is_refused_with_a_way_out(tiny: Any, hides: str) -> None:
+    layer, optimizer = layers.Dense(1, name="secret"), optimizers.SGD(0.1, name="secret")
+    layer.build((None, 4))
+    model = tiny.model(cls=TrainsHidden, metrics=None)
+    optimizer.build([*model.trainable_variables, *layer.trainable_variables])
+    model.hidden = lambda: (layer, optimizer)
+    if hides == "layer":
+        model.second_optimizer = optimizer
+        told = r"'secret' updates 'secret/kernel'.*`model.discriminator = discriminator`"
+    else:
+        model.known = layer.variables
+        told = r"'secret' is called.*`model.second_optimizer = optimizer`"
+    with pytest.raises(ValueError, match=told):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*tiny.data(8), verbose=0)
