@@ -18,7 +18,7 @@ from kfit.exactness.metric_updates import as_on_one_device
 from kfit.exactness.replica_context import current_replica, current_step, one_of_several
 from kfit.exactness.row_states import written_back
 from kfit.internals.graphs import current_graph
-from kfit.internals.variables import is_copy_of_a_replica, tf_variable
+from kfit.internals.variables import is_copy_of_a_replica, tf_variable, whole_of_copy
 
 Tensor = Any
 
@@ -51,7 +51,8 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if id(self) in replica.row_states:
             value = written_back(replica, self, value)
         replica.assigned.setdefault(id(self), (self, []))[1].append(_here(value))
-        return original(self, value)
+        with replica.assigning():
+            return original(self, value)
 
     return assign
 
@@ -63,23 +64,24 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
     variable: they would overwrite each other's values. Keras' variables, such as those of
     `add_weight`, may be assigned, since each replica has its own copy. Random generators may change
     their states, too.
+
+    A step may change the `tf.Variable` inside a Keras variable (`variable.value.assign(...)`). The
+    replacement records that as `noted_assign` does what goes through the Keras variable.
     """
 
     def change(self: tf.Variable, *args: Any, **kwargs: Any) -> Any:
         step, replica = current_step(), one_of_several()
-        if (
-            step is not None
-            and replica is not None
-            and step.strategy.num_replicas > 1
-            and not replica.draws
-            and not is_copy_of_a_replica(self)
-        ):
+        if step is None or replica is None or step.strategy.num_replicas == 1 or replica.draws:
+            return original(self, *args, **kwargs)
+        if not is_copy_of_a_replica(self):
             raise ValueError(
                 f"The tf.Variable {_name_of(self)} is changed in a step on several replicas: each "
                 "of them would change it, or a copy that the others do not see. Make it a variable "
                 'of its layer, `self.add_weight(..., trainable=False, aggregation="sum")`, or '
                 "with another `aggregation`, which says what becomes of the replicas' values."
             )
+        if args and not (replica.reduced or replica.assigns):
+            replica.changed.setdefault(id(whole_of_copy(self)), []).append(_here(args[0]))
         return original(self, *args, **kwargs)
 
     return change

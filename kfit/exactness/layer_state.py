@@ -81,6 +81,7 @@ class LayerState:
         # In a loss or an object of the program, no layer says how a variable changes.
         listed = of_optimizers | {id(v) for each in (model, *model.metrics) for v in each.variables}
         self._undeclared |= {id(v) for v in owned if v.aggregation == "none"} - listed
+        self._owned = owned
         self._per_replica = [v for v in owned if is_per_replica(v)]
         self._aggregated = [v for v in owned if v.aggregation != "none" and not is_per_replica(v)]
 
@@ -137,6 +138,9 @@ class LayerState:
         assert step is not None
         if replica.has_all or step.strategy.num_replicas == 1:
             return
+        for variable in self._owned:
+            for value in replica.changed.pop(id(tf_variable(variable)), []):
+                replica.assigned.setdefault(id(variable), (variable, []))[1].append(value)
         moved: list[tuple[keras.Variable, str]] = []
         for variable, _ in replica.assigned.values():
             rule = self._rule(variable)

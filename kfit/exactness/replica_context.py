@@ -102,6 +102,9 @@ class Replica:
         origins: A record of which tensors of the step may differ between replicas.
         assigned: The variables that the step has assigned, by their ids, each with the list of the
             assigned values. Updates of optimizers are left out.
+        changed: What the step has assigned or added to the `tf.Variable` inside of Keras variables,
+            past these, by the ids of the distributed variables.
+        assigns: True while a Keras variable is assigned, which `assigned` records.
         hides_rows: Whether the graph computes the number of examples from the batch, rather than
             containing it as a constant. Only then can kfit see which values depend on this number.
         own_metrics: The variables of user-written metrics, by their ids.
@@ -142,6 +145,8 @@ class Replica:
     draws: bool = False
     origins: Origins = field(default_factory=Origins)
     assigned: dict[int, tuple[keras.Variable, list[Tensor]]] = field(default_factory=dict)
+    changed: dict[int, list[Tensor]] = field(default_factory=dict)
+    assigns: bool = False
     hides_rows: bool = False
     own_metrics: dict[int, OwnVariable] = field(default_factory=dict)
     adds_up: bool = False
@@ -276,6 +281,15 @@ class Replica:
             yield
         finally:
             self.adds_up = before
+
+    @contextmanager
+    def assigning(self) -> Iterator[None]:
+        """Context in which a Keras variable assigns the `tf.Variable` inside of it."""
+        before, self.assigns = self.assigns, True
+        try:
+            yield
+        finally:
+            self.assigns = before
 
     def own_rows(self, value: Tensor) -> Tensor:
         """Returns a tensor without its stand-in row, if the replica has no examples.

@@ -141,6 +141,12 @@ def is_copy_of_a_replica(variable: tf.Variable) -> bool:
 
 
 @uses(*_CONTAINER, because=_OF_A_COPY)
+def whole_of_copy(variable: tf.Variable) -> Any:
+    """Returns the distributed variable of which a `tf.Variable` is one replica's copy."""
+    return _with_container(variable)._distributed_container()
+
+
+@uses(*_CONTAINER, because=_OF_A_COPY)
 def set_copy_of(variable: tf.Variable, whole: Any) -> None:
     """Declares that a `tf.Variable` is, or no longer is, a replica's copy of a distributed one.
 

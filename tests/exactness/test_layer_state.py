@@ -40,6 +40,14 @@ def adds(kept: Any, x: Any) -> None:
     kept.assign_add(ops.cast(ops.sum(x), kept.dtype))
 
 
+def adds_inside(kept: Any, x: Any) -> None:
+    kept.value.assign_add(ops.cast(ops.sum(x), kept.dtype))
+
+
+def counts_steps_inside(kept: Any, x: Any) -> None:
+    kept.value.assign_add(1)
+
+
 def averages(kept: Any, x: Any) -> None:
     kept.assign(0.9 * kept + 0.1 * ops.mean(x))
 
@@ -74,6 +82,8 @@ EXACT = {
     "number_of_examples": (counts, "sum", "float32"),
     "whole_number_of_examples": (counts, "sum", "int32"),
     "sum_in_halves": (adds, "sum", "float64"),
+    "sum_past_keras": (adds_inside, "sum", "float32"),
+    "steps_past_keras": (counts_steps_inside, "none", "int64"),
     "moving_average": (averages, "mean", "float32"),
     "first_example": (takes_the_first, "only_first_replica", "float32"),
     "steps": (counts_steps, "none", "int64"),
@@ -82,6 +92,7 @@ EXACT = {
 REFUSED = {
     "number_of_examples": counts,
     "sum": adds,
+    "sum_past_keras": adds_inside,
     "moving_average": averages,
     "random_numbers": draws,
     "in_a_branch": adds_in_a_branch,
