@@ -129,6 +129,9 @@ _POSITION = {
     "held": _HELD,
     "pass": _HELD,
     "last": optional(seed),
+    "last_pass": optional(at_most(_MOST_PASSES)),  # of pipelines, as the next one
+    "made": at_most(_MOST_BATCHES),
+    "ended_passes": each(at_most(_MOST_PASSES)),
     "ended": is_a(bool),
     "looked": is_a(bool),
     "said": _anything,

@@ -433,6 +433,14 @@ class Stream:
         return len(self._passes)
 
     @property
+    def own(self) -> int | None:
+        """The number of passes that had begun before this stream's open pass; None if it has none.
+
+        A pass is one reading of all the data.
+        """
+        return self._own
+
+    @property
     def is_open(self) -> bool:
         """Whether this stream has an open pass: a reading of all the data that has not ended."""
         return self._own is not None

@@ -6,6 +6,7 @@ set among workers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -19,6 +20,7 @@ from kfit.distribute.dataset_sharding import share, spec_of_replica
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat.tracebacks import warn_user
+from kfit.inputs.batch_prints import BatchPrints
 from kfit.inputs.batches import (
     NO_BATCH,
     Batches,
@@ -70,6 +72,9 @@ class DatasetBatches(Batches):
         self._has_one_size = True
         self._pipeline: tf.data.Dataset | None = None
         self._held: HeldState | None = None
+        self._prints: BatchPrints | None = None
+        self._last_pass: int | None = None
+        self._ended: list[int] = []
         self._template: Template | None = None
         self._strategy = strategy
         if isinstance(source, tf.data.Dataset):
@@ -174,16 +179,22 @@ class DatasetBatches(Batches):
         is_over = self._is_counted and self._stream.is_open and self._stream.taken == self.length
         if is_over:
             self._read_end()
-            self.restart()
+            self._leave()
             self._begin()
         if not self._continues:
-            self.restart()
+            self._leave()
 
     def close(self) -> None:
         """Drops the iterator over the data set."""
         self._iterator = None
 
     def restart(self) -> None:
+        """Ends the pass, since the data has ended: the next epoch reads it from its start."""
+        if self._prints is not None and self._stream.own is not None:
+            self._ended.append(self._stream.own)
+        self._leave()
+
+    def _leave(self) -> None:
         """Drops the iterator, so that the next epoch reads the data set from its start."""
         self._iterator = None
         self._stream.end()
@@ -195,13 +206,16 @@ class DatasetBatches(Batches):
         data was restored but is not applied yet, only its number of passes (readings of all the
         data) is kept, since it determines the seeds of the data set's `shuffle`s.
         """
-        self.restart()
+        self._leave()
         if self._resume_at is not None:
             self._resume_at = self._resume_at._replace(own=None, taken=0)
 
     def took(self, steps: int) -> None:
         """Counts the batches that training has taken, since a snapshot needs the position."""
         self._stream.take(steps)
+        if steps and self._prints is not None:
+            self._prints.took(self._stream.taken)
+            self._last_pass = self._stream.own
 
     def keep_states(self, foreign: Collection[int] = ()) -> None:
         """Begins to record the state that the pipeline keeps from one iterator to the next.
@@ -233,6 +247,9 @@ class DatasetBatches(Batches):
             )
         if held:
             self._held = HeldState(held)
+        if held.is_remembered and not self._per_replica:
+            self._prints = BatchPrints()
+            self._data = self._prints.recorded(self._data)
 
     def generators(self) -> Generators | None:
         """Returns the global random generators' states if reading data again has changed them.
@@ -253,13 +270,20 @@ class DatasetBatches(Batches):
 
         The position is the number of passes (readings of all the data) that have begun, and the
         number of batches taken in the present pass. The state of the pipeline is what it keeps from
-        one iterator to the next; it is contained only if `keep_states` was called.
+        one iterator to the next; it is contained only if `keep_states` was called. If all passes
+        are read again when training resumes, there are also a checksum of the last batch, how many
+        batches the pipeline has made in this pass, the number of the pass, and the numbers of the
+        passes whose end was read.
         """
         state = self._stream.state_dict()
         if self._held is None:
             return state
         held = self._held.state_dict(self._stream.is_open and self._stream.taken > 0)
         passes = {"first": self._stream.first, "passes": self._stream.passes()}
+        if self._prints is not None:
+            prints = {"last": self._prints.last, "made": self._prints.made}
+            ends = {"last_pass": self._last_pass, "ended_passes": list(self._ended)}
+            return {**state, **passes, **held, **prints, **ends}
         return {**state, **passes, **held}
 
     @property
@@ -283,7 +307,7 @@ class DatasetBatches(Batches):
         if self._held is not None and "passes" in state:
             self._take_again(state, place)
             return
-        self.restart()
+        self._leave()
         self._resume_at = place
 
     @contextmanager
@@ -382,6 +406,8 @@ class DatasetBatches(Batches):
     def _begin(self) -> None:
         if self._held is not None:
             self._held.begin()
+        if self._prints is not None:
+            self._prints.begin()
         self._iterator = iter(self._data)
         self._stream.begin()
 
@@ -422,14 +448,15 @@ class DatasetBatches(Batches):
             place: The position in the data that `state` describes.
         """
         assert self._held is not None
-        self.restart()
+        self._leave()
         first, passes = int(state["first"]), [int(taken) for taken in state["passes"]]
         while self._stream.begun < first:  # passes begun before this training
             iter(self._data)
             self._held.begin_shuffles()
             self._stream.begin_another()
-        earlier = [taken for i, taken in enumerate(passes) if first + i != place.own]
-        count = sum(earlier)
+        numbers = [number for number in range(first, first + len(passes)) if number != place.own]
+        count = sum(passes[number - first] for number in numbers)
+        self._ended = []
         if count and self._held.is_remembered:
             warn_user(
                 f"`x`, a tf.data.Dataset that calls Python, is read again from its start, "
@@ -445,12 +472,15 @@ class DatasetBatches(Batches):
                 "`concatenate`, or in a data set that a function reads: the orders that it has "
                 "drawn depend on what was read. Put the `shuffle` after these to avoid this."
             )
+        is_same = True
         with self._held.again(state):
-            for number, taken in enumerate(earlier):
+            for index, number in enumerate(numbers):
+                taken = passes[number - first]
                 self._begin()
-                read = taken if self._held.is_read(number) else 0
+                read = taken if self._held.is_read(index) else 0
                 if read:
-                    self._drop(read)
+                    is_same &= self._drop(read) == read
+                    is_same &= self._is_as_before(state, number)
                     if read == self.length:
                         self._read_end()
                 elif taken and self._per_replica:
@@ -459,18 +489,60 @@ class DatasetBatches(Batches):
                 elif taken:
                     self._held.begin_shuffles()
                 self._stream.take(taken - read)
-            self.restart()
+            self._leave()
             if state["held"] is not None:
                 self._held.begin_last(state)
             if place.own is not None:
                 self._begin()
-                self._drop(place.taken)
+                is_same &= self._drop(place.taken) == place.taken
+                is_same &= self._is_as_before(state, place.own)
+        if not is_same:
+            self._warn_of_others()
 
-    def _drop(self, batches: int) -> None:
-        """Takes batches from the iterator without training on them, to restore a position."""
-        for _ in range(batches):
-            next(self._iterator)
-        self._stream.take(batches)
+    def _drop(self, batches: int) -> int:
+        """Takes batches from the iterator without training on them, to restore a position.
+
+        Returns:
+            The number of batches that were taken: fewer than `batches` if the data has ended.
+        """
+        read = sum(1 for _ in itertools.islice(self._iterator, batches))
+        self.took(batches)
+        return read
+
+    def _is_as_before(self, state: dict[str, Any], number: int) -> bool:
+        """Returns whether a pass that was read again seems to be the same as before the restart.
+
+        Its length and its last batch are compared, as far as the snapshot has them. If training has
+        read the end of the pass, this method reads it, too. If batches were made ahead when
+        training left the pass, this method takes them.
+
+        Args:
+            state: What `state_dict` returned.
+            number: The number that the pass had before the restart.
+        """
+        if self._prints is None or self._stream.own is None:
+            return True
+        if number in state.get("ended_passes", []):
+            self._ended.append(self._stream.own)
+            if self._iterator.get_next_as_optional().has_value():
+                return False
+        if number != state.get("last_pass"):
+            return True
+        is_same = self._prints.last == state["last"]
+        ahead = 0 if number == state["own"] else max(0, state["made"] - self._stream.taken)
+        return sum(1 for _ in itertools.islice(self._iterator, ahead)) == ahead and is_same
+
+    def _warn_of_others(self) -> None:
+        warn_user(
+            "`x`, a tf.data.Dataset, did not yield the same batches again when it was read from "
+            "its start up to the position of the snapshot: training may go on with other batches "
+            "than it would have without the restart. No hooks run while earlier passes are read "
+            "again, so what a hook changes, such as a level of difficulty, must not decide what "
+            "the data set's Python code yields or draws. If each pass begins anew, set the data "
+            "set's option `experimental_external_state_policy` to "
+            "`tf.data.experimental.ExternalStatePolicy.IGNORE`. Otherwise pass a "
+            "keras.utils.PyDataset, or an object with `state_dict` and `load_state_dict`."
+        )
 
     def _go_on(self) -> None:
         """Moves to the restored position, and draws the seeds of earlier passes over the data.
@@ -486,7 +558,7 @@ class DatasetBatches(Batches):
         place, self._resume_at = self._resume_at, None
         while self._stream.begun < (place.begun if place.own is None else place.own):
             self._begin()
-        self.restart()
+        self._leave()
         if place.own is None:
             return
         if self._pipeline is not None and self._stream.begun > place.own:
@@ -498,7 +570,8 @@ class DatasetBatches(Batches):
             self._stream.take(place.taken)
         else:
             self._begin()
-            self._drop(place.taken)
+            if self._drop(place.taken) < place.taken:
+                self._warn_of_others()
         while self._stream.begun < place.begun:  # begun by other calls during this pass
             iter(self._data)
             self._stream.begin_another()

@@ -518,6 +518,75 @@ def test_python_that_begins_anew_is_read_in_its_last_pass_only(
     assert len(told) == passes - 1
 
 
+class Level(keras.callbacks.Callback):
+    """Makes the data harder in each epoch."""
+
+    value = 0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.value += 1
+
+
+def drawing_more(level: Level) -> tf.data.Dataset:
+    """Draws more numbers for each batch on a higher level."""
+    x, y = arrays()
+    draw = np.random.default_rng(4)
+
+    def noisy(rows: Any) -> Any:
+        return rows + sum(draw.normal(size=rows.shape) for _ in range(level.value + 1))
+
+    mapped = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    return mapped.map(
+        lambda x, y: (tf.ensure_shape(tf.py_function(noisy, [x], x.dtype), x.shape), y)
+    )
+
+
+def getting_shorter(level: Level) -> tf.data.Dataset:
+    """Yields fewer batches on a higher level; the first ones are the same on each."""
+    x, y = arrays()
+
+    def batches() -> Iterator[Any]:
+        for _ in range(6 - 2 * level.value):
+            yield x[:BATCH], y[:BATCH]
+
+    signature = (tf.TensorSpec([BATCH, 3], "float32"), tf.TensorSpec([BATCH, 2], "float32"))
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+
+
+@pytest.mark.parametrize("made", [drawing_more, getting_shorter])
+def test_a_pipeline_that_yields_others_when_it_is_read_again_is_told(
+    program: Program, tmp_path: Any, made: Any
+) -> None:
+    levels: list[Level] = []
+
+    def data() -> Any:
+        levels[:] = [Level()]
+        return {"x": made(levels[0])}
+
+    program.data, program.callbacks = data, lambda: list(levels)
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    program.cut_at(12, backup)  # in the last epoch
+    with pytest.warns(UserWarning, match="did not yield the same batches again"):
+        program.run(backup)
+
+
+def test_a_pass_that_has_become_shorter_is_told(program: Program, tmp_path: Any) -> None:
+    lengths = iter((5, 2))
+    x, y = arrays()
+
+    def data() -> Any:
+        length = next(lengths)
+        signature = (tf.TensorSpec([BATCH, 3], "float32"), tf.TensorSpec([BATCH, 2], "float32"))
+        rows = lambda: iter([(x[:BATCH], y[:BATCH])] * length)  # noqa: E731
+        return {"x": tf.data.Dataset.from_generator(rows, output_signature=signature)}
+
+    program.data, program.callbacks = data, list
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    program.cut_at(4, backup)
+    with pytest.warns(UserWarning, match="did not yield the same batches again"):
+        program.run(backup)
+
+
 def test_what_a_pipeline_draws_in_no_order_is_told(program: Program, tmp_path: Any) -> None:
     draw = tf.random.Generator.from_seed(4)
 
