@@ -23,6 +23,7 @@ from kfit.internals.layers import all_layers
 from kfit.internals.variables import averages_of
 from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks
+from kfit.objects.keras_variables import CHECKPOINTS
 from kfit.objects.names import names_in
 from kfit.objects.plain_objects import OF_KERAS, holds_for_program, is_function
 
@@ -81,7 +82,7 @@ def _reached(name: str, value: Any, seen: set[int], depth: int = 0) -> Iterator[
             inside = value.items() if isinstance(value, dict) else enumerate(value)
     elif isinstance(value, tf.train.ExponentialMovingAverage):
         inside = enumerate(averages_of(value))
-    elif isinstance(value, OF_KERAS) and not isinstance(value, keras.Metric):
+    elif isinstance(value, OF_KERAS) and not isinstance(value, (keras.Metric, *CHECKPOINTS)):
         inside = ((variable.path, variable) for variable in value.variables)
     elif isinstance(value, _ENTERED) or _is_own(value):
         inside = [*fields_of(value).items(), *_named(value)]

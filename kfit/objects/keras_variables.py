@@ -1,5 +1,7 @@
 """Lists the variables of layers, models, metrics and optimizers that other objects hold.
 
+Those of TensorFlow's moving averages and checkpoints are listed, too.
+
 A callback may train a second model, as for a GAN or for distillation. Its optimizer and metrics
 belong to this model, but Keras does not list their variables among those of the model.
 """
@@ -19,17 +21,23 @@ from kfit.internals.variables import averages_of
 
 OF_OPTIMIZER = "optimizer"
 OF_METRIC = "metric"
+CHECKPOINTS = (tf.train.Checkpoint, tf.train.CheckpointManager)
 KerasPath = tuple[str | int, ...]
 
 
 def variables_of(value: Any) -> Iterator[tuple[KerasPath, Any]]:
-    """Yields the variables of an object of Keras, or the averages of an average of TensorFlow.
+    """Yields the variables of an object of Keras, or of an average or a checkpoint of TensorFlow.
 
-    Each has a path that tells them apart.
+    Each has a path that tells them apart. Those of a checkpoint are its own attributes, such as its
+    `save_counter`, which numbers the files. TensorFlow creates this one when it is first read. What
+    a manager of checkpoints remembers besides is in a file beside them, which it reads again.
 
     For a model these include the variables of its optimizers and metrics, which the model creates
     later than its own: their paths begin with `OF_OPTIMIZER` or `OF_METRIC`.
     """
+    if isinstance(value, CHECKPOINTS):
+        yield from _variables_of_checkpoint(value)
+        return
     is_average = isinstance(value, tf.train.ExponentialMovingAverage)
     variables = averages_of(value) if is_average else value.variables
     yield from (((index,), variable) for index, variable in enumerate(variables))
@@ -43,6 +51,14 @@ def variables_of(value: Any) -> Iterator[tuple[KerasPath, Any]]:
                 if id(variable) not in seen:
                     seen.add(id(variable))
                     yield (kind, number, index), variable
+
+
+def _variables_of_checkpoint(value: Any) -> Iterator[tuple[KerasPath, Any]]:
+    checkpoint = value.checkpoint if isinstance(value, tf.train.CheckpointManager) else value
+    yield ("save_counter",), checkpoint.save_counter
+    for name, held in vars(checkpoint).items():
+        if isinstance(held, (tf.Variable, keras.Variable)) and held is not checkpoint.save_counter:
+            yield (name,), held
 
 
 def build_optimizers(model: keras.Model, saved: Collection[KerasPath]) -> None:

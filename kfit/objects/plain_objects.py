@@ -29,7 +29,7 @@ from kfit.user_files.written_here import is_written_here
 
 OF_KERAS = (
     *(keras.Layer, keras.Metric, keras.optimizers.Optimizer),
-    tf.train.ExponentialMovingAverage,
+    *(tf.train.ExponentialMovingAverage, tf.train.Checkpoint, tf.train.CheckpointManager),
 )
 """Classes of Keras' and TensorFlow's objects that are searched for their variables.
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from kfit.objects import Attributes
@@ -63,6 +64,30 @@ def test_averages_of_tensorflow_go_on() -> None:
     assert before.unsaved() == []
     after.load_state_dict(before.state_dict())
     assert float(other.average(same)) == float(average.average(value)) == 2.0
+
+
+@pytest.mark.parametrize("held", ["checkpoint", "manager"])
+def test_checkpoints_of_tensorflow_go_on_with_the_next_number(tmp_path: Any, held: str) -> None:
+    def started() -> tuple[tf.train.CheckpointManager, Attributes]:
+        checkpoint = tf.train.Checkpoint(steps=tf.Variable(0))
+        manager = tf.train.CheckpointManager(checkpoint, str(tmp_path), max_to_keep=2)
+        return manager, Attributes(Owner(part=checkpoint if held == "checkpoint" else manager))
+
+    manager, before = started()
+    for _ in range(3):
+        manager.checkpoint.steps.assign_add(4)
+        manager.save()
+    state = before.state_dict()
+    assert before.unsaved() == []
+    manager.save()  # after the snapshot
+    manager, after = started()
+    after.load_state_dict(state)
+    assert int(manager.checkpoint.steps) == 12
+    for number in (4, 5):
+        assert manager.save().endswith(f"ckpt-{number}")
+    names = [path.rpartition("-")[2] for path in manager.checkpoints]
+    assert names == ["4", "5"]
+    assert {path.stem for path in tmp_path.glob("*.index")} == {"ckpt-4", "ckpt-5"}
 
 
 class Owner:
