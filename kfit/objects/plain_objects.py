@@ -19,6 +19,7 @@ import tensorflow as tf
 from kfit.internals.callbacks import ORBAX
 from kfit.objects.fields import fields_of, has_fields
 from kfit.objects.handles import is_open_to_looks, place_in
+from kfit.objects.inner_marks import inner_mark
 from kfit.objects.iterators import trace_of
 from kfit.objects.keras_parts import OwnFields, is_of_program
 from kfit.objects.names import Inside, found_in
@@ -150,9 +151,12 @@ def mark_of(value: Any, foreign: Container[int]) -> Any:
             parts.append(fingerprint(decode(read(item))))
             continue
         small = (is_exact(item) or is_compared(item)) and size_of(item) <= _MOST
+        if small:
+            parts.append(fingerprint(item))
+            continue
         length = len(item) if isinstance(item, _CONTAINERS) else 0
-        place = (type(item), id(item), length, trace_of(item))
-        parts.append(fingerprint(item) if small else place)
+        place = (type(item), id(item), length)
+        parts.append((*place, trace_of(item), inner_mark(item, foreign)))
     return hash(tuple(parts))
 
 

@@ -327,7 +327,7 @@ class Logs:
     def step(self) -> None:
         with self._lock, self.condition:
             self.event.set()
-            self.local.value = 1
+            self.local.connection = threading.Lock()
         self.logger.setLevel(logging.ERROR)
         self.progress.update(3, [("loss", 1.0)])
         self.axes.plot([1, 2], [3, 4])
