@@ -23,6 +23,7 @@ import keras
 import tensorflow as tf
 
 from kfit.checkpoint.callback_attributes import is_of_library
+from kfit.checkpoint.model_settings import ModelSettings
 from kfit.checkpoint.state import belongings
 from kfit.distribute.owned import owned_metrics, owned_optimizers
 from kfit.heartbeat.tracebacks import warn_user
@@ -47,7 +48,8 @@ _SAVED_ELSEWHERE = (
 class ModelAttributes:
     """The Python state of one model, which can be saved in snapshots and restored.
 
-    There is none before `begin`, and none of a model whose steps are compiled.
+    There is none before `begin`, and none of a model whose steps are compiled. Settings that hooks
+    change are not saved, but told (`model_settings.py`).
 
     Args:
         model: The model.
@@ -56,6 +58,7 @@ class ModelAttributes:
     def __init__(self, model: keras.Model) -> None:
         self._model = model
         self._parts: dict[str, Attributes] = {}
+        self._settings: ModelSettings | None = None
         self._has_warned = False
 
     def begin(self) -> None:
@@ -63,12 +66,19 @@ class ModelAttributes:
 
         It is called before the first step of a `fit`, when the model is built.
         """
-        if not runs_eagerly(self._model):
-            return
         parts = list(_parts(self._model))
+        looks_of = {id(part): _looks(part) for part in parts} if runs_eagerly(self._model) else {}
+
+        def is_kept(part: Any, name: str) -> bool:
+            looks = looks_of.get(id(part))
+            return looks is not None and looks(name)
+
+        self._settings = ModelSettings([(_label(part), part) for part in parts], is_kept)
+        if not looks_of:
+            return
         foreign = belongings(self._model) | set(map(id, parts))
         for number, part in enumerate(parts):
-            looks = _looks(part)
+            looks = looks_of.get(id(part))
             if looks is not None:
                 name = f"{number} {_label(part)}"
                 self._parts[name] = Attributes(part, looks, foreign, besides=_SAVED_ELSEWHERE)
@@ -100,6 +110,19 @@ class ModelAttributes:
                 "values, or in a variable (`add_weight`)."
             )
         return found
+
+    def warn_of_settings(self) -> None:
+        """Warns once of settings that hooks have changed, since a snapshot does not have them."""
+        changed = [] if self._settings is None else self._settings.changed()
+        if changed:
+            self._settings = None
+            warn_user(
+                f"A callback has changed {listed(changed)} in the middle of `fit`, which is no "
+                "variable and is not saved: after a restart it has the value that the program "
+                "gives it, until a hook sets it again. Let the hook set it by the number of the "
+                "epoch, keep it in a variable (`add_weight`), or give the callback `state_dict` "
+                "and a `load_state_dict` that sets it."
+            )
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:

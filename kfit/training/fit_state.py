@@ -272,6 +272,8 @@ class FitState:
             "random": random,
             "account": self.account.state_dict(),
         }
+        if self.is_chief:
+            self.own_attributes.warn_of_settings()
         if self.own_attributes.are_kept:
             kept["own_attributes"] = _copied(self.own_attributes.state_dict(warn=self.is_chief))
         return Snapshot(self._about(), kept)
