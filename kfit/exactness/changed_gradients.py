@@ -1,9 +1,10 @@
-"""Steps that change gradients before the optimizer gets them, such as by clipping them.
+"""Steps that change or use gradients before the optimizer gets them, such as by clipping them.
 
 If a user's `train_step` clips the gradients that a tape returns, it clips those of one replica's
 examples. The sum of the clipped gradients differs from one device's gradient. kfit can detect this
 only when the step passes the gradients to the optimizer. It then traces the step a second time,
-with a tape that returns gradients summed over the replicas ("early sums").
+with a tape that returns gradients summed over the replicas ("early sums"). So it does if a step
+logs what it computes from gradients, such as their norm, or assigns it to a variable.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from kfit.exactness.batch_kinds import kinds_of
+from kfit.exactness.batch_warnings import are_used
 from kfit.exactness.collectives import sum_gradients, with_gradient
 from kfit.exactness.kinds import Kinds
 from kfit.exactness.replica_context import Replica, current_step
@@ -23,11 +25,32 @@ Tensor = Any
 
 
 class ChangedGradientsError(Exception):
-    """The error that a step changes gradients, such as by clipping, before the optimizer gets them.
+    """The error that a step changes or uses gradients before the optimizer gets them.
 
     `kfit.steps.execution` catches the error, sets `GradientSums.early` and traces the step again.
     Then a tape returns gradients that are summed over the replicas.
     """
+
+
+def report_use(values: Sequence[Any], replica: Replica) -> None:
+    """Reports that a step computes values that each replica cannot compute without the others.
+
+    If they are computed from gradients of weights, each replica can compute them from early sums.
+    Otherwise, and if the step already has early sums or cannot have them, nothing is done.
+
+    Args:
+        values: The values, tensors of the replica's step.
+        replica: The replica that is being traced.
+
+    Raises:
+        ChangedGradientsError: If early sums may help, and were not tried yet.
+    """
+    step = current_step()
+    assert step is not None
+    if step.gradient_sums is None or step.gradient_sums.early or replica.postponed is not None:
+        return
+    if any(are_used(value, replica.gradients.keys(), replica) for value in values):
+        raise ChangedGradientsError
 
 
 def report_changes(replica: Replica) -> None:

@@ -33,6 +33,7 @@ import tensorflow as tf
 from kfit.distribute.contexts import is_on_devices
 from kfit.distribute.owned import owned_optimizers, owned_variables
 from kfit.distribute.variable_values import is_per_replica
+from kfit.exactness.changed_gradients import report_use
 from kfit.exactness.collectives import all_reduce_sum, is_first_with_examples
 from kfit.exactness.own_code import has_own_code, is_of_keras
 from kfit.exactness.replica_context import Replica, current_step
@@ -192,6 +193,7 @@ class LayerState:
             else:
                 refused = id(variable) in self._undeclared
             if refused:
+                report_use(values, replica)
                 raise ValueError(self._advice(variable, readable))
 
     def _advice(self, variable: keras.Variable, readable: bool) -> str:

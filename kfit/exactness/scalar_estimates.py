@@ -21,6 +21,7 @@ from kfit.exactness.batch_kinds import (
     has_rows_of_examples,
 )
 from kfit.exactness.batch_warnings import warn_if_combined, warn_of
+from kfit.exactness.changed_gradients import report_use
 from kfit.exactness.collectives import is_first_with_examples
 from kfit.exactness.kinds import COUNT, INVERSE, NONE
 from kfit.exactness.replica_context import Replica, current_replica
@@ -58,6 +59,7 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
     if all(each.kinds == {"mean"} for each in addends):
         return replica.origins.estimate(value)
     if not are_known(addends):
+        report_use([value], replica)
         warn_of(what)
         return replica.origins.estimate(value)  # so that kfit warns only once
     total = sum(each.times(weight_of(each, replica)) for each in addends)

@@ -161,6 +161,8 @@ def test_what_nobody_declared_is_refused_before_the_first_step(tiny: Any, name: 
 class StepsByHand(keras.Model):
     """Updates its own weights, without an optimizer that could add up gradients."""
 
+    takes_inputs = False
+
     def train_step(self, batch: Any) -> dict[str, Any]:
         x, y = batch
         with tf.GradientTape() as tape:
@@ -168,14 +170,28 @@ class StepsByHand(keras.Model):
         for variable, grad in zip(
             self.trainable_variables, tape.gradient(loss, self.trainable_variables), strict=True
         ):
-            variable.assign_sub(0.1 * grad)
+            variable.assign_sub(ops.mean(x) + 0 * variable if self.takes_inputs else 0.1 * grad)
         return {"loss": loss}
 
 
-def test_weights_that_a_step_updates_by_itself_are_refused(tiny: Any) -> None:
+def by_hand() -> keras.Model:
+    keras.utils.set_random_seed(1)
     x = layers.Input((4,))
     model = StepsByHand(x, layers.Dense(2)(x))
     model.compile()
+    return model
+
+
+def test_weights_that_a_step_updates_by_gradients_are_those_of_one_device(tiny: Any) -> None:
+    (x, y), (one, two) = data(17), (by_hand(), by_hand())
+    one.fit(x, y, batch_size=7, shuffle=False, verbose=0)
+    kfit.Trainer(two, tiny.strategy(2)).fit(x, y, batch_size=7, shuffle=False, verbose=0)
+    assert tiny.distance(one, two) < 1e-5
+
+
+def test_weights_that_a_step_updates_by_other_values_are_refused(tiny: Any) -> None:
+    model = by_hand()
+    model.takes_inputs = True
     with pytest.raises(ValueError, match=r"kernel' of Dense.*examples of one replica"):
         kfit.Trainer(model, tiny.strategy(2)).fit(*data(8), verbose=0)
 
