@@ -120,7 +120,7 @@ def test_the_text_for_pypi_has_no_relative_link(installed):
     [info] = installed.glob("kfit-*.dist-info")
     metadata = email.message_from_string((info / "METADATA").read_text(encoding="utf-8"))
     assert [link for link in links_of(metadata) if not link.startswith("https://")] == []
-    assert "callbacks=[kfit.callbacks.BackupAndRestore(" in metadata.get_payload()
+    assert "callbacks=[backup])" in metadata.get_payload()
 
 
 def metadata_with(version: str, source: str, folder: Path) -> email.message.Message:
