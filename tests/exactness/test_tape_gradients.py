@@ -67,22 +67,18 @@ class Steps(keras.Model):
             errors = tf.reduce_sum((self(x, training=True) - y) ** 2, -1)
             loss = self._own_loss(errors)
         variables = self.trainable_variables
-        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        self.optimizer.apply(self.changed(tape.gradient(loss, variables)), variables)
         return {"own": tf.reduce_mean(errors)}
+
+    def changed(self, grads: list[Any]) -> list[Any]:
+        return grads
 
 
 class Clips(Steps):
     """Clips what the tape returns."""
 
-    def train_step(self, data: Any) -> Any:
-        x, y = data
-        with tf.GradientTape() as tape:
-            errors = tf.reduce_sum((self(x, training=True) - y) ** 2, -1)
-            loss = self._own_loss(errors)
-        variables = self.trainable_variables
-        grads = [tf.clip_by_norm(grad, 0.1) for grad in tape.gradient(loss, variables)]
-        self.optimizer.apply(grads, variables)
-        return {"own": tf.reduce_mean(errors)}
+    def changed(self, grads: list[Any]) -> list[Any]:
+        return [tf.clip_by_norm(grad, 0.1) for grad in grads]
 
 
 @pytest.mark.parametrize(
