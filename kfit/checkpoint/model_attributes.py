@@ -23,7 +23,7 @@ import keras
 import tensorflow as tf
 
 from kfit.checkpoint.callback_attributes import is_of_library
-from kfit.checkpoint.model_settings import ModelSettings
+from kfit.checkpoint.model_settings import LIBRARIES, ModelSettings
 from kfit.checkpoint.state import belongings
 from kfit.distribute.owned import owned_metrics, owned_optimizers
 from kfit.heartbeat.tracebacks import warn_user
@@ -38,7 +38,6 @@ from kfit.objects.plain_objects import OF_KERAS, is_function, is_own
 
 State = dict[str, Any]
 
-_LIBRARIES = ("keras", "kfit", "tensorflow")
 _SAVED_ELSEWHERE = (
     *OF_KERAS,
     *(keras.Variable, tf.Variable, keras.random.SeedGenerator, tf.random.Generator),
@@ -165,12 +164,12 @@ def _looks(part: Any) -> Callable[[str], bool] | None:
     None if no code of the program runs in the object.
     """
     kinds = type(part).__mro__
-    own = [kind for kind in kinds if not is_of_library(kind, _LIBRARIES)]
+    own = [kind for kind in kinds if not is_of_library(kind, LIBRARIES)]
     given = {name for name, value in vars(part).items() if is_own(value, part)}
     if is_function(part) or not own:
         return given.__contains__ if given or found_in(part) else None
     named = {name for kind in own for name in names_used_by(kind)}
-    bases = (kind for kind in kinds if is_of_library(kind, _LIBRARIES))
+    bases = (kind for kind in kinds if is_of_library(kind, LIBRARIES))
     of_bases = {name for kind in bases for name in names_used_by(kind)} - named
     left_out = (of_bases - given) | OF_TRAINING
     # TensorFlow and kfit set attributes of layers that no class names.

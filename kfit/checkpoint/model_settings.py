@@ -18,8 +18,10 @@ from typing import Any
 
 from kfit.checkpoint.callback_attributes import is_of_library
 from kfit.objects.fields import fields_of
+from kfit.objects.keras_parts import code_of_method
 
-_LIBRARIES = ("keras", "kfit", "tensorflow")
+LIBRARIES = ("keras", "kfit", "tensorflow")
+"""The packages whose classes of layers, losses, metrics and optimizers are not the program's."""
 _PLAIN = (type(None), bool, int, float, str)
 _ABSENT = object()
 
@@ -79,7 +81,7 @@ def _is_same(value: Any, before: Any) -> bool:
 
 
 def _is_of_library(kind: type) -> bool:
-    return is_of_library(kind, _LIBRARIES) or kind.__module__ in ("abc", "builtins", "typing")
+    return is_of_library(kind, LIBRARIES) or kind.__module__ in ("abc", "builtins", "typing")
 
 
 @lru_cache(maxsize=64)
@@ -119,11 +121,8 @@ def _methods_of(kind: type) -> Iterator[tuple[str, CodeType]]:
     """Yields the code of the methods and properties that a class defines, with their names."""
     for name, value in vars(kind).items():
         for each in (value.fget, value.fset) if isinstance(value, property) else (value,):
-            function: Any = getattr(each, "__func__", each)
-            while hasattr(function, "__wrapped__"):  # Keras decorates some methods
-                function = function.__wrapped__
-            code = getattr(function, "__code__", None)
-            if isinstance(code, CodeType):
+            code = code_of_method(each)
+            if code is not None:
                 yield name, code
 
 

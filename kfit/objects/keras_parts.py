@@ -68,12 +68,18 @@ def is_of_program(value: Any) -> bool:
 def names_used_by(kind: type) -> Iterator[str]:
     """Yields the names of attributes and global variables that the methods of a class use."""
     for value in vars(kind).values():
-        function: Any = getattr(value, "__func__", value)
-        while hasattr(function, "__wrapped__"):  # Keras decorates some methods
-            function = function.__wrapped__
-        code = getattr(function, "__code__", None)
-        if isinstance(code, CodeType):
+        code = code_of_method(value)
+        if code is not None:
             yield from _names_in_code(code)
+
+
+def code_of_method(value: Any) -> CodeType | None:
+    """Returns the code of a method as a class holds it; None if the value is no method."""
+    function: Any = getattr(value, "__func__", value)
+    while hasattr(function, "__wrapped__"):  # Keras decorates some methods
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def _names_in_code(code: CodeType) -> Iterator[str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -63,6 +63,8 @@ _INDICES = (
     "with a SparseCategoricalCrossentropy, or pass `keras.utils.to_categorical(y)`."
 )
 _BY_VALUE = "The loss compares each value of the output with one of `{}`."
+
+Shape: TypeAlias = tuple[int | None, ...]
 
 _UNKNOWN_SIZE = 32
 """What stands for a size that the data leaves open, where zeros stand for the data."""
@@ -376,10 +378,14 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
         if not refusal:
             raise
         shapes = _shapes(model, spec())
-        if _has_other_shape(model, spec()):  # then Keras' words about a layer say no more
-            raise ValueError(f"`{argument}` does not fit the model.{shapes}") from None
+        told = ""
+        if shapes is not None:
+            given, expected = shapes
+            told = f" Each example has the shape {given}; the model was made for {expected}."
+            if _differ(given, expected):  # then Keras' words about a layer say no more
+                raise ValueError(f"`{argument}` does not fit the model.{told}") from None
         raise ValueError(
-            f"`{argument}` does not fit the model: {refusal.rstrip('.')}.{shapes}"
+            f"`{argument}` does not fit the model: {refusal.rstrip('.')}.{told}"
         ) from error
 
 
@@ -412,32 +418,23 @@ def _misfit(message: str, targets: str, spec: Callable[[], Any]) -> str:
     )
 
 
-def _has_other_shape(model: keras.Model, spec: Any) -> bool:
-    """Returns whether the examples surely have another shape than the model's only input."""
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
-    if not _shapes(model, spec):
-        return False
-    shape, expected = tuple(x.shape[1:]), tuple(model.inputs[0].shape[1:])
-    if len(shape) != len(expected):
+def _differ(one: Shape, other: Shape) -> bool:
+    """Returns whether two shapes surely differ; None is a size that may be any."""
+    if len(one) != len(other):
         return True
-    return any(
-        None not in pair and pair[0] != pair[1] for pair in zip(shape, expected, strict=True)
-    )
+    return any(None not in pair and pair[0] != pair[1] for pair in zip(one, other, strict=True))
 
 
-def _shapes(model: keras.Model, spec: Any) -> str:
-    """Returns the shapes of a batch and those of the model's inputs, in words.
+def _shapes(model: keras.Model, spec: Any) -> tuple[Shape, Shape] | None:
+    """Returns the shape of an example, and the one that the model was made for.
 
-    The result is empty if a model of the user's own does not tell its inputs, or has several.
+    The result is None if a model of the user's own does not tell its inputs, or has several.
     """
     x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
     inputs = getattr(model, "inputs", None)
     if not isinstance(x, keras.KerasTensor) or not inputs or len(inputs) > 1:
-        return ""
-    return (
-        f" Each example has the shape {tuple(x.shape[1:])}; the model was made for "
-        f"{tuple(inputs[0].shape[1:])}."
-    )
+        return None
+    return tuple(x.shape[1:]), tuple(inputs[0].shape[1:])
 
 
 def _refusal(model: keras.Model, spec: Any) -> str:
