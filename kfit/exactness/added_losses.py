@@ -85,5 +85,5 @@ def _estimate(layer: keras.Layer, loss: Any, replica: Replica) -> Any:
         value = tf.reduce_sum(loss) if has_rows_of_examples(loss, replica) else loss
         return estimate_of(value, replica, f"What the layer {layer.name!r} adds to the loss")
     if not tf.executing_eagerly() or loss.shape[:1] == [max(1, int(replica.examples))]:
-        return replica.origins.estimate(tf.math.divide_no_nan(loss, replica.share_as(loss.dtype)))
+        return replica.origins.estimate(replica.divided_by_share(loss))
     return loss

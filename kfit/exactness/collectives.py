@@ -221,8 +221,7 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
             this replica's share once more, and the division undoes that in advance. If the loss was
             multiplied by the share, the gradient is returned unchanged.
             """
-            share = replica.share_as(grad.dtype)
-            return grad if replica.has_share else tf.math.divide_no_nan(grad, share)
+            return grad if replica.has_share else replica.divided_by_share(grad)
 
         def weighed(grad: Tensor) -> Tensor:
             """Multiplies the upstream gradient of the sum by this replica's share of the examples.

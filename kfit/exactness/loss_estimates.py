@@ -143,9 +143,8 @@ def _of_whole_batch(
     Raises:
         CannotMeetError: If a collective is needed where the replica must not communicate.
     """
-    share = replica.share_as(loss.dtype)
     if reduction == "sum" or _cancels(sample_weight, replica, mask, reduction):
-        return tf.math.divide_no_nan(loss, share)
+        return replica.divided_by_share(loss)
     divisor = _own_divisor(values, sample_weight, mask, reduction, loss.dtype)
     if divisor is None:
         return loss
@@ -157,7 +156,7 @@ def _of_whole_batch(
             "outside of XLA. Compile the model with `jit_compile=False`."
         )
     total = all_reduce_sum(divisor)
-    return loss * tf.math.divide_no_nan(divisor, total * share)
+    return loss * tf.math.divide_no_nan(divisor, total * replica.share_as(loss.dtype))
 
 
 def _cancels(sample_weight: Any, replica: Replica, mask: Tensor, reduction: str) -> bool:

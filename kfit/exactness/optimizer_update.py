@@ -28,7 +28,7 @@ from kfit.exactness.replica_context import (
     current_replica,
     current_step,
 )
-from kfit.exactness.scalar_estimates import by_share, estimate_of
+from kfit.exactness.scalar_estimates import estimate_of
 from kfit.internals.graphs import is_within_branch
 from kfit.internals.optimizers import (
     is_overwritten,
@@ -64,7 +64,8 @@ def scaled_loss(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         replica.unreduced = False
         has_values = has_values_of_examples(loss, replica)
         if has_values:
-            loss = replica.zero_if_empty(loss if step.weighs_loss else by_share(loss, replica))
+            part = loss if step.weighs_loss else replica.divided_by_share(loss)
+            loss = replica.zero_if_empty(part)
         else:
             loss = estimate_of(loss, replica, "The loss of this step")
             loss = replica.weigh(loss) if step.weighs_loss else loss

@@ -197,6 +197,10 @@ class Replica:
             return self.zero_if_empty(self.parts[id(value)][1])
         return self.zero_if_empty(value * self.share_as(value.dtype))
 
+    def divided_by_share(self, value: Tensor) -> Tensor:
+        """Divides what adds up over the replicas by the share; zeros if the share is 0."""
+        return tf.math.divide_no_nan(value, self.share_as(value.dtype))
+
     def estimate_of_part(self, part: Tensor) -> Tensor:
         """Makes an estimate of what adds up over the replicas: divides it by the replica's share.
 
@@ -206,7 +210,7 @@ class Replica:
             values = self.estimate_of_part(part.values)
             estimate = tf.IndexedSlices(values, part.indices, part.dense_shape)
             return self.origins.estimate(estimate)
-        estimate = tf.math.divide_no_nan(part, self.share_as(part.dtype))
+        estimate = self.divided_by_share(part)
         self.parts[id(estimate)] = (estimate, part)
         return self.origins.estimate(estimate)
 

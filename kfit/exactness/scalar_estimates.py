@@ -88,7 +88,7 @@ def common_value(value: Any, replica: Replica) -> Any:
     if not any(each.kinds for each in addends):
         return value
     one, share = tf.ones((), value.dtype), replica.share_as(value.dtype)
-    number = {NONE: one, COUNT: by_share(one, replica), INVERSE: share}
+    number = {NONE: one, COUNT: replica.divided_by_share(one), INVERSE: share}
     return replica.origins.agreed(sum(each.times(number[each.kinds]) for each in addends))
 
 
@@ -113,12 +113,7 @@ def weight_of(addend: Addend, replica: Replica) -> Any:
         return tf.cast(is_first_with_examples(replica), addend.tensor.dtype)
     if not addend.kinds & ADD_UP:
         return 1.0
-    return by_share(tf.ones((), addend.tensor.dtype), replica)
-
-
-def by_share(value: Tensor, replica: Replica) -> Tensor:
-    """Divides what adds up over the replicas by the replica's share, which makes it an estimate."""
-    return tf.math.divide_no_nan(value, replica.share_as(value.dtype))
+    return replica.divided_by_share(tf.ones((), addend.tensor.dtype))
 
 
 def of_replica_batch(original: Callable[..., Tensor]) -> Callable[..., Tensor]:

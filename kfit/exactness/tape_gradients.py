@@ -157,7 +157,7 @@ def _gradients(
     if is_known and kinds & {*ADD_UP, "inverse"} and not is_sum:
         target, output_gradients = _of_leaves(addends, replica)
     elif not is_sum:
-        target, output_gradients = losses, _by_share(losses, given, replica)
+        target, output_gradients = losses, _times_share(losses, given, replica)
     with replica.differentiating(has_share=True):
         parts = compute(target, output_gradients)
 
@@ -170,7 +170,7 @@ def _gradients(
     return _summed_early(sources, grads, replica, are_weighed=False)
 
 
-def _by_share(losses: list[Tensor], given: list[Any], replica: Replica) -> list[Tensor]:
+def _times_share(losses: list[Tensor], given: list[Any], replica: Replica) -> list[Tensor]:
     """Returns the output gradients of losses, multiplied by the replica's share of the examples."""
     return [
         replica.share_as(loss.dtype) * (tf.ones_like(loss) if each is None else each)
