@@ -316,7 +316,7 @@ rendezvous(cluster)
 # What TensorFlow does: a server at the own address, and a connection that breaks with the peer.
 server = socket.create_server(split_address(cluster.address))
 ((_, peer),) = cluster.peers
-deadline = time.monotonic() + 10
+deadline = time.monotonic() + 60
 while True:
     try:
         connection = socket.create_connection(split_address(peer))
@@ -324,6 +324,8 @@ while True:
     except ConnectionRefusedError:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+server.settimeout(60)
+accepted, _ = server.accept()  # the peer may call late: nobody ends before both are connected
 for step in range(1, 6):
     heartbeat.beat(step)
     time.sleep(0.02)
