@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import kfit
 
 ROOT = Path(__file__).parents[1]
@@ -112,6 +114,7 @@ def test_functions_that_the_paths_name_are_there() -> None:
             body = found[0].body
 
 
+@pytest.mark.long
 def test_arrays_go_by_the_path_that_the_page_names(tiny: Any) -> None:
     text = PAGE.read_text(encoding="utf-8")
     path = text[text.index("## The path of `x`") : text.index("## The path of a gradient")]

@@ -21,7 +21,8 @@ import pytest
 from kfit.supervisor.local import free_ports
 from tests.deadlines import deadline
 from tests.runs import snapshots
-from tests.sweeps import only
+
+pytestmark = pytest.mark.long
 
 PROGRAM = Path(__file__).parent / "programs" / "bad_input.py"
 LATEST = 10.0
@@ -119,9 +120,7 @@ def by_hand(folder: Path, case: str) -> tuple[list[int], list[str], float]:
     return codes, said, ended - failed_at("".join(said), "")
 
 
-@pytest.mark.parametrize(
-    "case", only(["generator raises"], ["generator raises", "labels out of range"])
-)
+@pytest.mark.parametrize("case", ["generator raises", "labels out of range"])
 def test_a_worker_whose_peer_has_ended_in_its_data_ends_by_itself(
     tmp_path: Path, case: str
 ) -> None:
@@ -134,7 +133,6 @@ def test_a_worker_whose_peer_has_ended_in_its_data_ends_by_itself(
     limit.check(f"{case}: both had ended", seconds)
 
 
-@pytest.mark.long
 def test_a_worker_whose_data_end_early_goes_on_without_rows(tmp_path: Path) -> None:
     done, _ = run(tmp_path, "generator ends early")
     assert done.returncode == 0, done.stderr
@@ -152,7 +150,6 @@ def told_by(output: str) -> list[Any]:
     return sorted(found, key=lambda each: int(each["worker"]))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("case", "error"), OF_WORKER_1.items())
 def test_what_fails_on_one_worker_is_said_once(tmp_path: Path, case: str, error: str) -> None:
     with deadline(LATEST) as limit:
@@ -167,7 +164,6 @@ def test_what_fails_on_one_worker_is_said_once(tmp_path: Path, case: str, error:
     limit.check(f"{case}: all had ended", seconds)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("case", "error"), OF_ALL.items())
 def test_what_fails_on_all_workers_is_said_once(tmp_path: Path, case: str, error: str) -> None:
     with deadline(LATEST) as limit:
@@ -190,7 +186,6 @@ BLOCKS = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("case", "doing"), BLOCKS.items())
 def test_what_takes_for_ever_on_one_worker_is_named(tmp_path: Path, case: str, doing: str) -> None:
     with deadline(LATEST) as limit:
@@ -202,7 +197,6 @@ def test_what_takes_for_ever_on_one_worker_is_named(tmp_path: Path, case: str, d
     limit.check(f"{case}: all had ended", seconds)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("case", ["TerminateOnNaN", "BackupAndRestore", "RollBack"])
 def test_nan_on_one_worker_is_never_saved(tmp_path: Path, case: str) -> None:
     """One row of worker 1 is NaN in the fourth step of the second epoch."""

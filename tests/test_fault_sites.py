@@ -109,8 +109,9 @@ def test_each_site_is_one_place_in_the_code() -> None:
     assert sorted(re.findall(r"\breach\(Site\.(\w+)\)", code)) == sorted(Site.__members__)
 
 
+@pytest.mark.long
 def test_a_kill_in_a_save_of_one_process(tmp_path: Path) -> None:
-    """One start of few among the daily tests; the long ones below come to each site."""
+    """One start of few; the tests below come to each site."""
     options = ("--max-restarts", "1")
     with armed(tmp_path, "before_rename:0:kill:3", run=options, strategy="one_device") as run:
         assert run.end() == 0, run.text

@@ -95,6 +95,7 @@ def test_functional_models_leave_subclasses_alone(tiny: Any) -> None:
     assert Late()(tiny.data(5)[0]).shape == (5, 3)
 
 
+@pytest.mark.long
 def test_the_strategy_of_a_call_wins_and_stays(tiny: Any) -> None:
     x, y = tiny.data(50)
     one, many = tiny.model(), sequential(tiny)
@@ -118,6 +119,7 @@ def test_auto_is_where_it_begins(tiny: Any, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.long
 def test_fit_trains_any_model_of_keras_in_place(tiny: Any) -> None:
     x, y = tiny.data(50)
     one, many = tiny.model(), tiny.model()
@@ -169,6 +171,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*")):
 """
 
 
+@pytest.mark.long
 def test_what_is_saved_loads_where_kfit_is_not_installed(tiny: Any, tmp_path: Path) -> None:
     expected = []
     for make in (functional, nested, sequential):
@@ -182,7 +185,9 @@ def test_what_is_saved_loads_where_kfit_is_not_installed(tiny: Any, tmp_path: Pa
     assert done.stdout.splitlines() == expected, done.stderr
 
 
-@pytest.mark.parametrize("make", [functional, nested, sequential], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "make", sweep([functional, nested, sequential], every=3), ids=lambda f: f.__name__
+)
 def test_what_is_saved_is_a_model_of_keras(tiny: Any, tmp_path: Path, make: Any) -> None:
     x, y = tiny.data(50)
     model = trained(tiny, make)
@@ -204,7 +209,7 @@ def test_what_is_saved_is_a_model_of_keras(tiny: Any, tmp_path: Path, make: Any)
 
 
 @pytest.mark.parametrize(
-    "make", sweep([functional, nested, sequential, registered]), ids=lambda f: f.__name__
+    "make", sweep([sequential, functional, nested, registered], every=4), ids=lambda f: f.__name__
 )
 def test_copies_are_of_the_same_class(tiny: Any, make: Any) -> None:
     x, y = tiny.data(50)
@@ -324,6 +329,7 @@ def test_an_install_of_no_strategy_is_refused_and_changes_nothing(tiny: Any) -> 
     assert repr(first).endswith(", installed>")
 
 
+@pytest.mark.long
 def test_a_second_install_takes_the_place_of_the_first(tiny: Any) -> None:
     (x, y), model = tiny.data(20), tiny.model()
     first = kfit.install(tiny.strategy(1))
@@ -359,6 +365,7 @@ def test_it_holds_in_threads(tiny: Any) -> None:
     assert is_of_kfit(model)
 
 
+@pytest.mark.long
 def test_the_functions_take_what_keras_takes(tiny: Any) -> None:
     """`kfit.fit`, `evaluate` and `predict` with positional arguments, in Keras' order."""
     (x, y), one, many = tiny.data(50), tiny.model(), tiny.model()

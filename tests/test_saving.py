@@ -82,6 +82,7 @@ def test_when_saving_fails_the_old_one_stays(tmp_path: Any) -> None:
     assert os.listdir(tmp_path) == ["model.keras"]
 
 
+@pytest.mark.long
 def test_a_directory_takes_the_place_of_the_old_one(tmp_path: Any, tiny: Any) -> None:
     for seed in (1, 2):
         with kfit.saving.write_path(tmp_path / "served") as aside:

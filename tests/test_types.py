@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """\
 import keras
 import kfit
@@ -77,7 +79,6 @@ def test_mypy_finds_the_mistakes_of_a_users_program_and_nothing_else(tmp_path: P
     assert {int(line.split(":")[1]) for line in errors} == lines_of_mistakes(), out
 
 
-@pytest.mark.long  # mypy finds the same mistakes every day
 def test_pyright_finds_them_and_nothing_else_of_kfit(tmp_path: Path) -> None:
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
     out = run(tmp_path, "pyright", "--pythonpath", sys.executable, "--outputjson")

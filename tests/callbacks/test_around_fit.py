@@ -226,7 +226,7 @@ def lived(program: Callable[[Life], None], folder: Path, dies_at: int = 0, seed:
 @pytest.mark.parametrize(
     ("name", "moments"),
     [
-        *only([("in_a_loop", SOME["in_a_loop"])], SOME.items()),
+        *only([("twice", SOME["twice"])], SOME.items()),
         *[
             pytest.param(name, range(1, count + 1), marks=pytest.mark.long)
             for name, count in MOMENTS.items()
@@ -254,11 +254,13 @@ def cut(program: Callable[[Life], None], tmp_path: Path, moments: Iterable[int])
         assert second.printed == untouched.printed, f"killed at moment {moment}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moments", [(7,), pytest.param((3, 12), marks=pytest.mark.long)])
 def test_a_hook_may_compile_before_the_first_step(tmp_path: Path, moments: Iterable[int]) -> None:
     cut(with_compile_in_on_train_begin, tmp_path, moments)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*ran out of data", "ignore:`x` has ended")
 @pytest.mark.parametrize(
     ("batches", "moments"),
@@ -274,6 +276,7 @@ def test_a_fit_that_ends_with_its_generator_is_finished(
     cut(of_a_generator_that_ends(batches), tmp_path, moments)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_first", [pytest.param(False, marks=pytest.mark.long), True])
 def test_of_two_directories_the_newest_snapshot_counts(
     tmp_path: Path, is_first: bool, capsys: pytest.CaptureFixture[str]
@@ -298,6 +301,7 @@ def test_of_two_directories_the_newest_snapshot_counts(
     assert (third.steps, third.printed) == (0, untouched.printed)
 
 
+@pytest.mark.long
 def test_another_fit_after_a_time_limit_takes_no_step(tmp_path: Path) -> None:
     def program(life: Life, limit: bool = False) -> None:
         model = made()
@@ -397,6 +401,7 @@ def test_a_fit_whose_epochs_are_done_says_so(
     assert " holds the end of epoch 2 (step 8), and `epochs` is 2. To" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_ends_of_the_last_fits_are_kept(tmp_path: Path) -> None:
     def program(life: Life) -> None:
         model = made()
@@ -420,6 +425,7 @@ def test_training_anew_in_a_living_process_begins_anew(tmp_path: Path) -> None:
     assert lived(program, tmp_path).steps == 4 * STEPS
 
 
+@pytest.mark.long
 def test_a_finished_fit_may_be_left_out_before_another_one(tmp_path: Path) -> None:
     def program(life: Life) -> None:
         model, file = made(), tmp_path / "first.keras"
@@ -445,6 +451,7 @@ def in_two(life: Life) -> None:
     life.show([w.tolist() for w in model.get_weights()])
 
 
+@pytest.mark.long
 def test_validation_data_may_become_others_of_another_kind(tmp_path: Path) -> None:
     x, y = arrays()
 

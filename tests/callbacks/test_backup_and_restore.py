@@ -70,7 +70,7 @@ def plain(tiny: Any, training: Any) -> Any:
 @pytest.mark.parametrize(
     "cuts",
     [
-        pytest.param(lambda total: (1, 7, total - 1), id="some"),
+        pytest.param(lambda total: (13,), id="one"),
         pytest.param(lambda total: range(1, total), id="each", marks=pytest.mark.long),
     ],
 )
@@ -107,6 +107,7 @@ def test_cut_off_again_and_again(machine: Any, training: Any, tmp_path: Any) -> 
     assert machine.digest == expected
 
 
+@pytest.mark.long
 def test_a_clock_that_is_set_changes_nothing(
     machine: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,12 +154,9 @@ KINDS = {
 }
 
 
-DAILY = ("shuffled_batches",)
-"""Those that are run each day; `inputs/test_going_on.py` cuts off many more kinds of data."""
-
-
-@pytest.mark.parametrize("cut", [pytest.param(2, marks=pytest.mark.long), 6])
-@pytest.mark.parametrize("kind", only(DAILY, KINDS))
+@pytest.mark.long  # `inputs/test_going_on.py` cuts off some kinds of data every day
+@pytest.mark.parametrize("cut", [2, 6])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_data_goes_on(
     tiny: Any, training: Any, tmp_path: Any, kind: str, cut: int
 ) -> None:
@@ -176,6 +174,7 @@ def test_every_kind_of_data_goes_on(
     assert machine.digest == expected
 
 
+@pytest.mark.long
 def test_at_the_end_of_epochs(machine: Any, training: Any, tmp_path: Any) -> None:
     backup = BackupAndRestore(tmp_path / "backup")
     machine.cut_at(12, [backup])
@@ -186,7 +185,8 @@ def test_at_the_end_of_epochs(machine: Any, training: Any, tmp_path: Any) -> Non
 
 @pytest.mark.parametrize(
     ("where", "signum"),
-    sweep(
+    only(
+        [("batch", signal.SIGTERM)],
         [
             ("validation", signal.SIGTERM),
             ("batch", signal.SIGTERM),
@@ -195,7 +195,6 @@ def test_at_the_end_of_epochs(machine: Any, training: Any, tmp_path: Any) -> Non
             ("batch", signal.SIGINT),
             ("batch", signal.SIGHUP),
         ],
-        every=4,
     ),
 )
 def test_a_signal_loses_no_step(
@@ -315,7 +314,11 @@ def _other(name: str, training: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("batch_size", "data: global batch size is 10, in the snapshot 8"),
+        pytest.param(
+            "batch_size",
+            "data: global batch size is 10, in the snapshot 8",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "examples", "data: examples is 49, in the snapshot 50", marks=pytest.mark.long
         ),
@@ -348,6 +351,7 @@ def test_another_training_is_refused_by_name(
     assert steps_in(tmp_path / "backup") == [3]
 
 
+@pytest.mark.long
 def test_parts_of_a_snapshot(plain: Any, training: Any, tmp_path: Any) -> None:
     plain.cut_at(9, [BackupAndRestore(tmp_path / "backup", save_freq=8)])
     kept = Store(str(tmp_path / "backup")).newest()[0].state["variables"]
@@ -368,6 +372,7 @@ def test_parts_of_a_snapshot(plain: Any, training: Any, tmp_path: Any) -> None:
     assert len(seen) == training.STEPS  # from the first step on
 
 
+@pytest.mark.long
 def test_every_variable_is_saved(training: Any) -> None:
     """What Keras keeps in variables is in the list; a new kind of it turns this test red."""
     layers = keras.layers
@@ -615,6 +620,7 @@ def test_a_state_that_is_no_number_is_not_saved(alone: Any, training: Any, tmp_p
     ]
 
 
+@pytest.mark.long
 def test_weights_that_are_not_trained_may_be_infinite(tiny: Any, tmp_path: Path) -> None:
     class Least(keras.layers.Layer):
         """Keeps the least value that it has seen, which is infinite at first, and a mask."""
@@ -635,6 +641,7 @@ def test_weights_that_are_not_trained_may_be_infinite(tiny: Any, tmp_path: Path)
     assert steps_in(tmp_path)[-1] == 2
 
 
+@pytest.mark.long
 def test_after_the_end_there_is_nothing_left_to_train(alone: Any, tmp_path: Any) -> None:
     backup = BackupAndRestore(tmp_path / "backup", save_freq=100, delete_checkpoint=False)
     alone.run([backup])
@@ -645,6 +652,7 @@ def test_after_the_end_there_is_nothing_left_to_train(alone: Any, tmp_path: Any)
     assert alone.digest == alone.untouched
 
 
+@pytest.mark.long
 def test_the_deletion_of_the_snapshots_of_a_finished_run_is_told(
     alone: Any, tmp_path: Any, capsys: Any
 ) -> None:
@@ -667,6 +675,7 @@ def test_the_deletion_of_the_snapshots_of_a_finished_run_is_told(
     assert steps_in(tmp_path / "backup") == [7]
 
 
+@pytest.mark.long
 def test_a_snapshot_past_the_epochs_is_told(alone: Any, tmp_path: Any, capsys: Any) -> None:
     def backup() -> Any:
         return BackupAndRestore(tmp_path / "backup", save_freq=1, delete_checkpoint=False)
@@ -687,6 +696,7 @@ def test_a_snapshot_past_the_epochs_is_told(alone: Any, tmp_path: Any, capsys: A
     assert "past `epochs`" not in said(4)
 
 
+@pytest.mark.long
 def test_snapshots_past_the_epochs_are_kept_at_the_end(alone: Any, tmp_path: Any) -> None:
     """A run with fewer epochs, to try something out, is no end of the training."""
     path = str(tmp_path / "backup")
@@ -753,6 +763,7 @@ def test_as_often_as_costs_one_percent() -> None:
     assert backup._interval == pytest.approx(20.0)
 
 
+@pytest.mark.long
 def test_callbacks_tell_what_they_remember(alone: Any, tmp_path: Any) -> None:
     class Counts(keras.callbacks.Callback):
         def __init__(self) -> None:
@@ -814,6 +825,7 @@ def test_under_keras_it_says_where_it_works(tiny: Any, tmp_path: Any) -> None:
         tiny.model().fit(x, y, verbose=0, callbacks=[BackupAndRestore(tmp_path)])
 
 
+@pytest.mark.long
 def test_a_length_that_was_learned_is_known_after_a_restart(tiny: Any, tmp_path: Any) -> None:
     """The first epoch of unknown length begins a batch that is not there, as in Keras; no other."""
 
@@ -887,20 +899,18 @@ class CutAt(BackupAndRestore):
             raise InterruptedError
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("length", "stop"),
     [
         ("endless", (1, 5)),
-        *(
-            pytest.param(*each, marks=pytest.mark.long)
-            for each in [("unknown", None), ("known", None), ("endless", None), ("known", (0, 8))]
-        ),
+        ("unknown", None),
+        ("known", None),
+        ("endless", None),
+        ("known", (0, 8)),
     ],
 )
-@pytest.mark.parametrize(
-    ("save_freqs", "steps"),
-    [((2,), (2, 7)), pytest.param((1, 8), (6, 8, 10), marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize(("save_freqs", "steps"), [((2,), (2, 7)), ((1, 8), (6, 8, 10))])
 def test_save_points_within_executions_call_no_hooks(
     tiny: Any, tmp_path: Any, length: str, stop: Any, save_freqs: Any, steps: Any
 ) -> None:

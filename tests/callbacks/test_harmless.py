@@ -23,7 +23,6 @@ from kfit.checkpoint.files import Files
 from kfit.checkpoint.lock import DirectoryLock
 from kfit.checkpoint.snapshot import Snapshot
 from kfit.checkpoint.store import NoGoodSnapshotError, Store
-from tests.sweeps import sweep
 
 SEED = int(os.environ.get("KFIT_HARMLESS_SEED", random.randrange(1 << 32)))
 NAMES = (
@@ -195,7 +194,8 @@ def _laid(foreign: Foreign, run: Path, count: int) -> Iterator[None]:
     foreign.check()
 
 
-@pytest.mark.parametrize("number", sweep(range(2)))
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(2))
 def test_every_callback(
     training: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -221,6 +221,7 @@ def test_every_callback(
     foreign.check()
 
 
+@pytest.mark.long
 def test_training_with_evaluations(
     training: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ def others_events(folder: Any, name: str) -> Any:
     return path
 
 
+@pytest.mark.long
 def test_the_events_of_other_runs_stay(machine: Any, tmp_path: Any) -> None:
     """Ones from before this run, and ones that came between the snapshot and the next start."""
     logs = tmp_path / "logs"
@@ -225,6 +226,7 @@ def test_a_log_that_is_another_one_by_now(tmp_path: Any) -> None:
     assert path.read_text() == "epoch"
 
 
+@pytest.mark.long
 def test_a_log_that_is_appended_to(machine: Any, tmp_path: Any) -> None:
     (tmp_path / "log.csv").write_text("epoch,accuracy,loss\n0,0.1,0.2\n")
 
@@ -239,6 +241,7 @@ def test_a_log_that_is_appended_to(machine: Any, tmp_path: Any) -> None:
     assert [line.split(",")[0] for line in lines[1:]] == ["0", "0", "1", "2", "3"]
 
 
+@pytest.mark.long
 def test_a_log_of_several_fits_is_begun_anew_by_each(machine: Any, tmp_path: Any) -> None:
     log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
     machine.run([log])
@@ -251,6 +254,7 @@ def test_a_log_of_several_fits_is_begun_anew_by_each(machine: Any, tmp_path: Any
     assert (tmp_path / "log.csv").read_text() == expected
 
 
+@pytest.mark.long
 def test_a_log_that_goes_on_in_a_later_fit(machine: Any, training: Any, tmp_path: Any) -> None:
     """When the program is run again, the first `fit` takes no step, and keeps the later rows."""
     path = tmp_path / "log.csv"
@@ -275,9 +279,8 @@ def test_a_log_that_goes_on_in_a_later_fit(machine: Any, training: Any, tmp_path
     assert rows == ["epoch", "0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize(
-    ("cut", "save_freq"), [pytest.param(8, "epoch", marks=pytest.mark.long), (11, 2)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("cut", "save_freq"), [(8, "epoch"), (11, 2)])
 def test_averaged_weights_stay_where_they_are(
     training: Any, tmp_path: Any, cut: int, save_freq: Any
 ) -> None:
@@ -361,6 +364,7 @@ def test_batches_are_written_at_the_same_counts_when_it_resumes_within_an_execut
     assert events(tmp_path / "cut") == events(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_schedule_that_a_hook_has_set_is_told(tmp_path: Any) -> None:
     """A snapshot has no learning rate then; and of another schedule nothing would tell."""
     import kfit
@@ -408,6 +412,7 @@ def test_a_schedule_that_a_hook_has_set_is_told(tmp_path: Any) -> None:
         assert program("begin", 0.1, Sets(None)).epoch == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:A hook has put")
 def test_what_hooks_put_into_the_logs_is_in_the_history_of_a_resumed_run(
     machine: Any, tmp_path: Any

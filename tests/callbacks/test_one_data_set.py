@@ -14,7 +14,7 @@ import tensorflow as tf
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import fits
-from tests.sweeps import sweep
+from tests.sweeps import only
 
 X = np.arange(33, dtype="float32")[:, None]
 
@@ -82,7 +82,8 @@ BATCHES = {
 @pytest.mark.usefixtures("forgets")
 @pytest.mark.parametrize(
     ("cls", "kind", "cut"),
-    sweep(
+    only(
+        [(keras.Sequential, "counted", (1, 4))],
         [
             (OwnOptimizer, "counted", (0, 4)),
             (OwnOptimizer, "of_unknown_length", (1, 4)),
@@ -90,7 +91,6 @@ BATCHES = {
             (keras.Sequential, "counted", (1, 4)),
             (keras.Sequential, "of_unknown_length", (2, 1)),
         ],
-        every=4,
     ),
 )
 def test_the_order_is_that_of_the_untouched_program(
@@ -132,6 +132,7 @@ def test_a_data_set_that_is_used_further_in_one_process_is_warned_of(
         fit(data, None)
 
 
+@pytest.mark.long
 def test_an_endless_data_set_goes_on_in_one_order(tiny: Any) -> None:
     """What is read ahead in the background must not begin a pass that the next `fit` misses."""
     orders = set()
@@ -148,6 +149,7 @@ def test_an_endless_data_set_goes_on_in_one_order(tiny: Any) -> None:
     assert len(orders) == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forgets")
 def test_the_order_after_a_fit_that_a_callback_stopped(tiny: Any, tmp_path: Path) -> None:
     """It is cut off in its `on_train_end`, when no step of it is left."""

@@ -103,6 +103,7 @@ def test_each_phase_is_trained_once(tmp_path: Path, name: str, moments: Any) -> 
         assert second.printed == untouched.printed, f"killed at moment {moment}"
 
 
+@pytest.mark.long
 def test_a_program_without_a_seed_leaves_out_a_phase(tmp_path: Path) -> None:
     lived(of_a_file, tmp_path, dies_at=10 + STEPS + 1)
     with pytest.warns(
@@ -112,6 +113,7 @@ def test_a_program_without_a_seed_leaves_out_a_phase(tmp_path: Path) -> None:
     assert 0 < second.steps <= STEPS + 1
 
 
+@pytest.mark.long
 def test_a_fit_that_is_not_called_again_is_kept_and_told_of(tmp_path: Path) -> None:
     def program(life: Life) -> None:
         trained(life, made())

@@ -48,7 +48,11 @@ def profiles(folder: Any) -> list[Any]:
     return list(folder.glob("train/plugins/profile/*/*.xplane.pb"))
 
 
-@pytest.mark.parametrize("profile_batch", [(3, 5), (9, 1000)], ids=["in the midst", "to the end"])
+@pytest.mark.parametrize(
+    "profile_batch",
+    [(3, 5), pytest.param((9, 1000), marks=pytest.mark.long)],
+    ids=["in the midst", "to the end"],
+)
 def test_a_profile_is_written(
     tiny: Any, tmp_path: Any, monkeypatch: Any, profile_batch: Any
 ) -> None:

@@ -91,6 +91,7 @@ def test_every_n_steps_takes_n_steps_in_a_graph_call(
     assert max(calls) > 1  # kfit begins with one step, to measure how long it takes
 
 
+@pytest.mark.long
 def test_a_value_of_a_step_is_that_of_keras(machine: Any, tmp_path: Any) -> None:
     machine.run([keras.callbacks.TensorBoard(tmp_path / "keras", update_freq=3)])
     machine.run([TensorBoard(tmp_path / "kfit", update_freq=3)])
@@ -100,6 +101,7 @@ def test_a_value_of_a_step_is_that_of_keras(machine: Any, tmp_path: Any) -> None
         assert len(mine) == 9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("save_freq", [4, pytest.param("epoch", marks=pytest.mark.long)])
 def test_no_point_is_there_twice_after_a_resume(
     machine: Any, tmp_path: Any, save_freq: Any
@@ -120,6 +122,7 @@ def test_no_point_is_there_twice_after_a_resume(
     assert set(most) == {1}
 
 
+@pytest.mark.long
 def test_the_files_of_others_stay(machine: Any, tmp_path: Any) -> None:
     logs = tmp_path / "logs"
     machine.run([TensorBoard(logs)])
@@ -132,6 +135,7 @@ def test_the_files_of_others_stay(machine: Any, tmp_path: Any) -> None:
     assert steps(logs)["train", "batch_loss"] == list(range(1, 29))
 
 
+@pytest.mark.long
 def test_a_rollback_takes_the_points_back(training: Any, tiny: Any, tmp_path: Any) -> None:
     def data() -> Any:
         x, y = training.data()
@@ -177,6 +181,7 @@ def test_a_further_fit_goes_on_with_the_steps(tiny: Any, tmp_path: Any) -> None:
     assert len(tags(tmp_path, "train", "graph_keras_model")["keras"]) == 2  # one for each `fit`
 
 
+@pytest.mark.long
 def test_the_speed_leaves_out_the_validation(training: Any, tiny: Any, tmp_path: Any) -> None:
     class Slow(keras.callbacks.Callback):
         def on_test_end(self, logs: Any = None) -> None:
@@ -203,6 +208,7 @@ def test_the_speed_leaves_out_the_validation(training: Any, tiny: Any, tmp_path:
     ]
 
 
+@pytest.mark.long
 def test_what_takes_the_time_of_each_epoch(training: Any, tiny: Any, tmp_path: Any) -> None:
     class Slow(TrainingCallback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -270,6 +276,7 @@ def test_a_task_that_is_not_the_chief_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_what_metrics_return(tiny: Any, tmp_path: Any) -> None:
     """One that returns an array has a curve for each of its elements."""
     model = tiny.model(
@@ -282,6 +289,7 @@ def test_what_metrics_return(tiny: Any, tmp_path: Any) -> None:
     assert {"epoch_f1/0", "epoch_f1/1", "epoch_f1/2", "epoch_loss"} <= names
 
 
+@pytest.mark.long
 def test_weights_that_have_gone_wrong(tiny: Any, tmp_path: Any) -> None:
     model = tiny.model()
     model.layers[0].kernel.assign(np.full((4, 8), np.nan, "float32"))
@@ -290,6 +298,7 @@ def test_weights_that_have_gone_wrong(tiny: Any, tmp_path: Any) -> None:
     assert len(tags(tmp_path, "train", "histograms")) == 4
 
 
+@pytest.mark.long
 def test_under_keras_own_fit(tiny: Any, tmp_path: Any) -> None:
     model, data = tiny.model(), tiny.data(20)
     model.fit(*data, verbose=0, epochs=2, callbacks=[TensorBoard(tmp_path, histogram_freq=1)])

@@ -17,15 +17,13 @@ from kfit.checkpoint.store import Store
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(1, id="one_replica"),
-        pytest.param(2, id="two_replicas", marks=pytest.mark.long),
-    ],
+    params=[pytest.param(1, id="one_replica"), pytest.param(2, id="two_replicas")],
 )
 def machine(request: Any, training: Any, tiny: Any) -> Any:
     return training.Machine(tiny.strategy(request.param))
 
 
+@pytest.mark.long
 def test_a_time_limit_interrupts_and_training_goes_on_later(
     machine: Any, tmp_path: Any, monkeypatch: Any
 ) -> None:

@@ -103,6 +103,7 @@ def run(tmp_path: Path, *ways: str, **environ: str) -> int:
     return done.stdout.count("STEP\n")
 
 
+@pytest.mark.long
 def test_snapshots_go_when_the_process_ends_by_itself(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").write_text("mine")

@@ -15,6 +15,7 @@ import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint.loose_variables import loose_variables
 from kfit.checkpoint.state import entries
+from tests.sweeps import only
 
 
 class CutError(Exception):
@@ -107,7 +108,8 @@ class Program:
         return self.values()
 
 
-def test_they_go_on_with_the_same_bits(tmp_path: Any) -> None:
+@pytest.mark.parametrize("cut", only([7], [2, 7, 11]))
+def test_they_go_on_with_the_same_bits(tmp_path: Any, cut: int) -> None:
     program = Program()
     names = [entry.name for entry in entries(program.model)]
     for expected in (
@@ -121,20 +123,17 @@ def test_they_go_on_with_the_same_bits(tmp_path: Any) -> None:
     assert [name for name in names if name.endswith("/scale")]
     expected_values = program.run()
     assert not np.array_equal(expected_values[0], program.fresh[0])
-    for cut in (2, 7, 11):
-        backup = BackupAndRestore(tmp_path / str(cut), save_freq=1)
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    left = iter(range(cut, 0, -1))
 
-        left = iter(range(cut, 0, -1))
+    def stop(batch: int, logs: Any) -> None:
+        if next(left) == 1:
+            raise CutError
 
-        def stop(batch: int, logs: Any, left: Any = left) -> None:
-            if next(left) == 1:
-                raise CutError
-
-        cutter = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
-        with pytest.raises(CutError):
-            program.run(cutter, backup)
-        got = program.run(backup)
-        assert all(map(np.array_equal, got, expected_values)), f"cut at step {cut}"
+    cutter = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+    with pytest.raises(CutError):
+        program.run(cutter, backup)
+    assert all(map(np.array_equal, program.run(backup), expected_values))
 
 
 def test_what_counts_inside_of_the_graph_is_told(tmp_path: Any) -> None:
@@ -152,6 +151,7 @@ def test_what_counts_inside_of_the_graph_is_told(tmp_path: Any) -> None:
             trainer.fit(x, y, verbose=0, callbacks=[BackupAndRestore(tmp_path / folder)])
 
 
+@pytest.mark.long
 def test_a_vocabulary_costs_a_save_next_to_nothing() -> None:
     """Each word used to be looked at three times in each save; a ratio, for slow machines."""
     words = [f"word {n}" for n in range(20_000)]
@@ -216,6 +216,7 @@ class Augmented(keras.Model):
         return super().train_step((AUGMENT(x, training=True), y))
 
 
+@pytest.mark.long
 def test_global_variables_of_the_program_go_on_with_the_same_bits(tmp_path: Any) -> None:
     draw = np.random.default_rng(0)
     x, y = (draw.normal(size=(24, n)).astype("float32") for n in (2, 1))

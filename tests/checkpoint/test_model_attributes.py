@@ -171,6 +171,7 @@ def test_what_eager_steps_change_is_state(make: Callable[..., keras.Model], tmp_
         assert_goes_on(make, tmp_path, run_eagerly=True)
 
 
+@pytest.mark.long
 def test_what_steps_change_while_functions_run_eagerly_is_state(tmp_path: Path) -> None:
     tf.config.run_functions_eagerly(True)
     try:
@@ -194,6 +195,7 @@ def test_a_roll_back_takes_it_back(tmp_path: Path) -> None:
     assert (model.taken, model.wavers.calls, list(model.wavers.seen)) == (0, 0, [])
 
 
+@pytest.mark.long
 def test_nothing_of_a_compiled_model_nor_of_keras_is_saved(tmp_path: Path) -> None:
     layers = [keras.layers.Dropout(0.5), keras.layers.BatchNormalization(), keras.layers.Dense(2)]
     for model, compiled in ((counts(), {}), (keras.Sequential(layers), {"run_eagerly": True})):

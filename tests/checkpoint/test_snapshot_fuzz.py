@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SEED = "KFIT_TEST_SEED"
 """The environment variable that gives the seed again."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux limits memory and watches the canary")
-@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [60, 2000])
 def test_a_forged_snapshot_is_damaged_or_can_be_restored(tmp_path: Path, count: int) -> None:
     seed = os.environ.get(SEED) or str(random.SystemRandom().randrange(10**6))
     program = "tests.checkpoint.forged_snapshots"

@@ -464,7 +464,7 @@ class Snapshots(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("examples", "steps"),
     [
-        pytest.param(50, 30, id="few"),
+        pytest.param(15, 30, id="few"),
         pytest.param(3000, 60, id="many", marks=pytest.mark.long),
     ],
 )

@@ -19,6 +19,7 @@ from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.state import SnapshotMismatchError, restore
 from kfit.checkpoint.store import Store
 from kfit.checkpoint.training_schema import check_training
+from tests.sweeps import halves
 
 State = dict[str, Any]
 
@@ -209,11 +210,14 @@ WRONG: dict[str, Callable[[State], None]] = {
 }
 
 
-def test_another_form_is_damaged_and_the_one_before_is_taken(folder: Path, tiny: Any) -> None:
+@pytest.mark.parametrize("wrong", halves(WRONG))
+def test_another_form_is_damaged_and_the_one_before_is_taken(
+    folder: Path, tiny: Any, wrong: dict[str, Callable[[State], None]]
+) -> None:
     store = Store(str(folder), keep=1000, check=check_training)
     good, other = store.names()[-1], store.names()[0]
     snapshot = store.read(good)
-    for name, change in WRONG.items():
+    for name, change in wrong.items():
         state = copy.deepcopy(snapshot.state)
         check_training(Snapshot(snapshot.about, state))
         change(state)
@@ -243,6 +247,7 @@ WRONG_ABOUT: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_another_description_is_damaged(folder: Path, tiny: Any) -> None:
     store = Store(str(folder), keep=1000, check=check_training)
     snapshot = store.read(store.names()[-1])
@@ -257,6 +262,7 @@ def test_another_description_is_damaged(folder: Path, tiny: Any) -> None:
         assert train(tiny, folder) == [0, 1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
@@ -284,6 +290,7 @@ def test_a_position_that_cannot_be_that_of_the_data_is_damaged(
     assert len(damages) == len(wrong), damages
 
 
+@pytest.mark.long
 def test_training_resumes_from_the_one_before(folder: Path, tiny: Any) -> None:
     store = Store(str(folder), keep=1000)
     snapshot = store.read(store.names()[-1])
@@ -326,6 +333,7 @@ def named(name: str) -> keras.Model:
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [NAMES[::3], pytest.param(NAMES, marks=pytest.mark.long)])
 def test_names_that_keras_accepts_are_saved_and_restored(
     tiny: Any, tmp_path: Path, names: tuple[str, ...]

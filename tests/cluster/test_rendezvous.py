@@ -137,6 +137,7 @@ def test_each_port_is_free_the_moment_its_rendezvous_returns() -> None:
             list(pool.map(meet_and_bind, clusters))
 
 
+@pytest.mark.long
 def test_all_of_many_meet_whenever_they_come(start: Any) -> None:
     for seed in range(3):
         chance = random.Random(seed)
@@ -145,6 +146,7 @@ def test_all_of_many_meet_whenever_they_come(start: Any) -> None:
             meeting.result(LATER)
 
 
+@pytest.mark.long
 def test_waits_for_a_late_peer(start: Any) -> None:
     first, second = make_clusters(2)
     begin = time.monotonic()
@@ -197,6 +199,7 @@ def test_says_while_it_waits_whom_it_waits_for(monkeypatch: Any, capsys: Any) ->
     assert re.match(first + r" \(0 s of 1\)$", lines[0])
 
 
+@pytest.mark.long
 def test_says_while_it_waits_what_is_wrong_with_a_caller(
     monkeypatch: Any, capsys: Any, start: Any
 ) -> None:
@@ -284,6 +287,7 @@ def test_refuses_two_processes_that_claim_one_peer_and_tells_everybody(
     assert "two processes claim to be worker 1" in str(three.exception(LATER))
 
 
+@pytest.mark.long
 def test_refuses_a_task_on_the_host_of_another(start: Any, secret: None) -> None:
     cluster, _ = make_clusters(2)
     meeting = start(cluster)
@@ -293,6 +297,7 @@ def test_refuses_a_task_on_the_host_of_another(start: Any, secret: None) -> None
     )
 
 
+@pytest.mark.long
 def test_refuses_a_peer_that_is_somebody_else(start: Any) -> None:
     first, second, third = make_clusters(3)
     # Worker 2 runs where worker 1 should: it listens at that address.
@@ -309,6 +314,7 @@ def test_refuses_a_peer_that_is_somebody_else(start: Any) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["", "of another run, long"])
 def test_a_stranger_ends_no_rendezvous_and_is_named_at_its_end(
     start: Any, secret: None, key: str
@@ -344,6 +350,7 @@ def test_what_was_read_in_another_connection_is_worth_nothing(start: Any, secret
     meeting.result(LATER)
 
 
+@pytest.mark.long
 def test_without_a_secret_a_caller_is_not_believed(start: Any) -> None:
     first, _ = make_clusters(2)
     meeting = start(first, timeout=2.0)
@@ -361,6 +368,7 @@ def test_without_a_secret_a_caller_is_not_believed(start: Any) -> None:
     assert "\x1b" not in message
 
 
+@pytest.mark.long
 def test_half_a_character_of_a_stranger_is_printed(start: Any) -> None:
     """JSON may hold what no encoding has."""
     first, _ = make_clusters(2)
@@ -381,6 +389,7 @@ def test_without_a_secret_the_workers_meet_in_spite_of_strangers(start: Any) -> 
     meeting.result(LATER)
 
 
+@pytest.mark.long
 def test_a_task_with_another_secret_is_named(start: Any, monkeypatch: Any) -> None:
     first, second = make_clusters(2)
     monkeypatch.setenv("KFIT_SECRET", SECRET)
@@ -422,6 +431,7 @@ def test_ignores_garbage_and_strangers_that_stay(start: Any) -> None:
         bind_like_grpc(port_of(first)).close()
 
 
+@pytest.mark.long
 def test_says_that_something_else_answers_at_a_peer(start: Any) -> None:
     first, second = make_clusters(2)
     with bind_like_grpc(port_of(second)) as server:

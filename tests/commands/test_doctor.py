@@ -81,6 +81,7 @@ def test_an_interrupt_is_no_error_of_kfit(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_wrong_usage() -> None:
     for arguments in (["--timeout", "soon"], ["--backup-dir", ""], ["--what"]):
         done = doctor("doctor", *arguments)

@@ -19,6 +19,7 @@ from kfit.checkpoint.snapshot_manifest import DamagedSnapshotError
 from kfit.checkpoint.store import Store
 from kfit.commands import inspected_snapshots, snapshot_weights
 from kfit.commands.main import main
+from tests.sweeps import sweep
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,7 @@ def test_a_damaged_one_is_told_and_nothing_is_changed(backup: Any) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.long
 def test_the_checksums_are_those_of_the_files(backup: Any) -> None:
     found = json.loads(inspect("--json", str(backup)).stdout)["snapshots"][-1]
     folder = backup / found["name"]
@@ -214,6 +216,7 @@ def test_states_of_random_generators_are_no_weights() -> None:
     assert (two["name"], two["difference"]) == ("dense (2)", 1.0)
 
 
+@pytest.mark.long
 def test_weights_that_are_no_numbers_differ(run_of_two: Any, tmp_path: Any, capsys: Any) -> None:
     import keras
 
@@ -258,7 +261,7 @@ def test_a_difference_is_relative_to_the_largest_weight_of_the_layer() -> None:
     assert (found["difference"], found["relative"]) == (2.0, 0.25)
 
 
-@pytest.mark.parametrize("architecture", ["trained.keras", "script.py:make"])
+@pytest.mark.parametrize("architecture", sweep(["script.py:make", "trained.keras"]))
 def test_a_model_is_exported(run_of_two: Any, architecture: str, tiny: Any, capsys: Any) -> None:
     import keras
 
@@ -275,6 +278,7 @@ def test_a_model_is_exported(run_of_two: Any, architecture: str, tiny: Any, caps
     target.unlink()
 
 
+@pytest.mark.long
 def test_a_model_is_exported_on_a_host_of_a_cluster(
     run_of_two: Any, capsys: Any, monkeypatch: Any, tmp_path: Any
 ) -> None:
@@ -360,6 +364,7 @@ def test_a_time_that_is_no_number_is_damage() -> None:
         inspected_snapshots._check(about)
 
 
+@pytest.mark.long
 def test_nobody_may_read_the_end_of_it(backup: Any) -> None:
     reader, writer = os.pipe()
     os.close(reader)

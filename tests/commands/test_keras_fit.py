@@ -98,6 +98,7 @@ def test_in_one_process(folder: Path, expected: Any, words: list[str]) -> None:
     assert flat(found["numbers"]) == pytest.approx(flat(expected["numbers"]), rel=1e-5)
 
 
+@pytest.mark.long
 def test_on_two_workers(folder: Path, expected: Any) -> None:
     words = ["-m", "kfit", "run", "--workers", "2", "--keras-fit", "program.py"]
     found, lines = run(folder, *words)

@@ -15,6 +15,7 @@ import pytest
 
 from kfit.commands.main import main
 from kfit.supervisor.local import free_ports
+from tests.sweeps import only, sweep
 
 SOON = 20.0
 KFIT = [sys.executable, "-m", "kfit.commands.main"]
@@ -121,6 +122,7 @@ def test_one_worker_is_as_if_run_by_python(script: Path) -> None:
     assert kfit("run", str(script), "--lr", "0.1").stderr == ""
 
 
+@pytest.mark.long
 def test_streams_that_are_closed_are_empty(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("import os\nfor i in range(2000): print(i)\nos.fstat(0)\nos.fstat(2)\n")
@@ -176,6 +178,7 @@ def test_wrong_settings_are_refused_before_any_task_is_started(script: Path) -> 
         assert word in line
 
 
+@pytest.mark.long
 def test_the_cpu_is_split_for_a_single_process(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(
@@ -193,7 +196,10 @@ def test_the_cpu_is_split_for_a_single_process(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("options", [["--workers", "2"], ["--workers=2"], ["--workers", "2", "--"]])
+@pytest.mark.parametrize(
+    "options",
+    only([["--workers", "2"]], [["--workers", "2"], ["--workers=2"], ["--workers", "2", "--"]]),
+)
 def test_workers(script: Path, options: Sequence[str]) -> None:
     done = kfit("run", "--no-join", *options, str(script), "a", "--b")
     assert done.returncode == 0
@@ -218,7 +224,7 @@ def test_the_task_of_a_cluster(script: Path) -> None:
     assert done.stdout == '[worker 1] [{"type": "worker", "index": 1}, []]\n'
 
 
-@pytest.mark.parametrize("listed", [{}, {"evaluator": ["localhost:23458"]}])
+@pytest.mark.parametrize("listed", sweep([{}, {"evaluator": ["localhost:23458"]}]))
 def test_the_evaluator_of_a_cluster(script: Path, listed: dict[str, list[str]]) -> None:
     config = json.dumps({"cluster": {**TWO, **listed}, "task": {"type": "evaluator", "index": 0}})
     done = kfit("run", str(script), TF_CONFIG=config)
@@ -241,6 +247,7 @@ def test_exit_code_and_report(script: Path) -> None:
     assert "bad news" in done.stderr
 
 
+@pytest.mark.long
 def test_a_single_program_is_called_by_its_name(script: Path, tmp_path: Path) -> None:
     script.write_text("raise SystemExit(9)")
     done = kfit("run", "--log-dir", str(tmp_path / "logs"), str(script))
@@ -372,95 +379,146 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
 
 @pytest.mark.parametrize(
     ("arguments", "config", "words"),
-    [
-        (["run", "{script}"], BAD_CONFIG, ["`TF_CONFIG`: `task.index` is 2"]),
-        (["run", "no.py"], BAD_CONFIG, ["`task.index` is 2"]),
-        (["run", "{script}"], "{'cluster'", ["`TF_CONFIG`: the text is not JSON"]),
-        (
-            ["run", "--workers", "2", "{script}"],
-            GOOD_CONFIG,
-            ["`--workers` is 2", "TF_CONFIG", "worker 1", "set KFIT_CLUSTER=none"],
-        ),
-        (["run", "--workers", "0", "{script}"], "", ["`--workers` is '0'", "from 1 up"]),
-        (["run", "--workers", "two", "{script}"], "", ["`--workers` is 'two'"]),
-        (["run", "--workers", "-1", "{script}"], "", ["--workers"]),
-        (["run", "--grace", "-1", "{script}"], "", ["--grace"]),
-        (["run", "--grace", "nan", "{script}"], "", ["`--grace` is 'nan'"]),
-        (["run", "--start-timeout", "0", "{script}"], "", ["`--start-timeout` is '0'", "above 0"]),
-        (["run", "--max-restarts", "-1", "{script}"], "", ["--max-restarts"]),
-        (["run", "--max-restarts", "2.5", "{script}"], "", ["`--max-restarts` is '2.5'", "0 up"]),
-        (["run", "--hang-timeout", "0", "{script}"], "", ["`--hang-timeout` is '0'", "above 0"]),
-        (["run", "--hang-timeout", "inf", "{script}"], "", ["`--hang-timeout` is 'inf'"]),
-        (["run", "--hang-timeout", "no", "{script}"], "", ["'no'; expected", "'auto' or 'off'"]),
-        (["run", "--log-format", "json", "{script}"], "", ["is 'json'", "add `--log-dir DIR`"]),
-        (["run", "--log-format", "xml", "{script}"], "", ["is 'xml'; expected 'text' or 'json'"]),
-        (["run", "--log-dir", "{script}", "{script}"], "", ["`--log-dir` is", "cannot be made"]),
-        (["run"], "", ["`script.py` is missing"]),
-        (["run", "no.py"], "", ["`script.py` is 'no.py', which does not exist in"]),
-        (["run", "{folder}"], "", ["a directory"]),
-        (["run", "/dev/stdin"], "", ["`script.py` is '/dev/stdin', no file on a disk"]),
-        (["run", "/dev/null"], "", ["`script.py` is '/dev/null', no file on a disk"]),
-        (["run", "--log-dir", "gs://a/b", "{script}"], "", ["`--log-dir` is 'gs://a/b', a URL"]),
-        (["manifest", "slurm", "--backup-dir", "gs://a", "b.py"], "", ["`--backup-dir` is", "URL"]),
-        (["manifest", "slurm", "-m", "bad-name"], "", ["`-m` is 'bad-name'; expected a module"]),
-        (["manifest", "slurm", "-m"], "", ["`-m` is missing"]),
-        (["run", "--log-dir", "", "{script}"], "", ["`--log-dir` is ''; expected the path"]),
-        (["run", "-m"], "", ["`-m` is missing"]),
-        (["run", "-m", "train.py-x"], "", ["`-m` is 'train.py-x'"]),
-        (["run", "--worker", "2", "{script}"], "", ["--worker"]),
-        (["run", "--ps", "0", "{script}"], "", ["`--ps` is '0'", "from 1 up"]),
-        (["run", "--ps", "1", "{script}"], GOOD_CONFIG, ["`--ps` is 1", "already describes"]),
-        (["server"], "", ["no cluster is described", "--worker, --ps and --task"]),
-        (["server"], GOOD_CONFIG, ["TF_CONFIG lists no ps"]),
-        (["server", "--task", "ps:0"], "", ["`--worker` is missing"]),
-        (
-            ["server", "--worker", "a:1", "--ps", "b:1", "--task", "chief:0"],
-            "",
-            ["`--task` is 'chief:0'", "worker:INDEX"],
-        ),
-        (
-            ["server", "--worker", "a:1", "--ps", "b:1", "--task", "worker:3"],
-            "",
-            ["`--worker`, `--ps` and `--task`", "index"],
-        ),
-        *(
-            ([*command, "A.ipynb"], "", ["is 'A.ipynb', a notebook", "nbconvert", "kfit.launch"])
-            for command in (["run"], ["run", "--workers", "2"], [], ["verify"])
-        ),
-        (["manifest", "slurm", "a.ipynb"], "", ["is 'a.ipynb', a notebook", "--to script"]),
-        (["run", "python", "t.py", "-v"], "", ["leave it out, as in `kfit run t.py -v`"]),
-        (["run", sys.executable, "-m", "train"], "", ["leave it out, as in `kfit run -m train`"]),
-        (["run", "{folder}/trian.py"], "", ["does not exist in", "; did you mean '{script}'?"]),
-        (["run", "{folder}/nope.py"], "", ["; expected the path of a Python script, or `-m mod"]),
-        (["--workers", "2", "a.py"], "", ["of `kfit run`; write `kfit run --workers 2 a.py`"]),
-        (["--cpus=2", "run", "a.py"], "", ["of `kfit run`; write `kfit run --cpus=2 a.py`"]),
-        (["-m", "train"], "", ["`-m` is an option of `kfit run`; write `kfit run -m train`"]),
-        (["launch"], "", ["`launch` is not a command; expected one of doctor, ", ", run, "]),
-        (
-            ["rnu", "{script}"],
-            "",
-            ["`rnu` is not a command; did you mean `run`? See `kfit --help`"],
-        ),
-        (["manifest"], "", ["required: kubernetes|slurm; see `kfit manifest --help`"]),
-        (["doctor", "--foo"], "", ["expected one of --backup-dir, ", ", --help"]),
-        (["doctor", "train.py"], "", ["`kfit doctor` takes no such argument: `train.py`; see"]),
-        (["version"], "", ["`version` is not a command; did you mean `--version`?"]),
-        (["manifest", "slurm"], "", ["missing; expected `kfit manifest slurm script.py` or"]),
-        (["manifest", "slrum"], "", ["did you mean `slurm`? See `kfit manifest --help`"]),
-        (
-            ["run", "--wrokers=2", "{script}"],
-            "",
-            ["`--wrokers` is not an option of `kfit run`; did you mean `--workers`"],
-        ),
-        (["inspect", "--jsno", "a"], "", ["of `kfit inspect`; did you mean `--json`"]),
-        (["run", "--cpus", "0", "{script}"], "", ["`--cpus` is '0'", "from 1 up"]),
-        (
-            ["run", "--cpus", "2", "--workers", "2", "{script}"],
-            "",
-            ["`--cpus` splits the CPU for a single process"],
-        ),
-        (["run", "--cpus", "2", "{script}"], GOOD_CONFIG, ["set KFIT_CLUSTER=none"]),
-    ],
+    sweep(
+        [
+            (["run", "{script}"], BAD_CONFIG, ["`TF_CONFIG`: `task.index` is 2"]),
+            (["run", "no.py"], BAD_CONFIG, ["`task.index` is 2"]),
+            (["run", "{script}"], "{'cluster'", ["`TF_CONFIG`: the text is not JSON"]),
+            (
+                ["run", "--workers", "2", "{script}"],
+                GOOD_CONFIG,
+                ["`--workers` is 2", "TF_CONFIG", "worker 1", "set KFIT_CLUSTER=none"],
+            ),
+            (["run", "--workers", "0", "{script}"], "", ["`--workers` is '0'", "from 1 up"]),
+            (["run", "--workers", "two", "{script}"], "", ["`--workers` is 'two'"]),
+            (["run", "--workers", "-1", "{script}"], "", ["--workers"]),
+            (["run", "--grace", "-1", "{script}"], "", ["--grace"]),
+            (["run", "--grace", "nan", "{script}"], "", ["`--grace` is 'nan'"]),
+            (
+                ["run", "--start-timeout", "0", "{script}"],
+                "",
+                ["`--start-timeout` is '0'", "above 0"],
+            ),
+            (["run", "--max-restarts", "-1", "{script}"], "", ["--max-restarts"]),
+            (
+                ["run", "--max-restarts", "2.5", "{script}"],
+                "",
+                ["`--max-restarts` is '2.5'", "0 up"],
+            ),
+            (
+                ["run", "--hang-timeout", "0", "{script}"],
+                "",
+                ["`--hang-timeout` is '0'", "above 0"],
+            ),
+            (["run", "--hang-timeout", "inf", "{script}"], "", ["`--hang-timeout` is 'inf'"]),
+            (
+                ["run", "--hang-timeout", "no", "{script}"],
+                "",
+                ["'no'; expected", "'auto' or 'off'"],
+            ),
+            (["run", "--log-format", "json", "{script}"], "", ["is 'json'", "add `--log-dir DIR`"]),
+            (
+                ["run", "--log-format", "xml", "{script}"],
+                "",
+                ["is 'xml'; expected 'text' or 'json'"],
+            ),
+            (
+                ["run", "--log-dir", "{script}", "{script}"],
+                "",
+                ["`--log-dir` is", "cannot be made"],
+            ),
+            (["run"], "", ["`script.py` is missing"]),
+            (["run", "no.py"], "", ["`script.py` is 'no.py', which does not exist in"]),
+            (["run", "{folder}"], "", ["a directory"]),
+            (["run", "/dev/stdin"], "", ["`script.py` is '/dev/stdin', no file on a disk"]),
+            (["run", "/dev/null"], "", ["`script.py` is '/dev/null', no file on a disk"]),
+            (
+                ["run", "--log-dir", "gs://a/b", "{script}"],
+                "",
+                ["`--log-dir` is 'gs://a/b', a URL"],
+            ),
+            (
+                ["manifest", "slurm", "--backup-dir", "gs://a", "b.py"],
+                "",
+                ["`--backup-dir` is", "URL"],
+            ),
+            (
+                ["manifest", "slurm", "-m", "bad-name"],
+                "",
+                ["`-m` is 'bad-name'; expected a module"],
+            ),
+            (["manifest", "slurm", "-m"], "", ["`-m` is missing"]),
+            (["run", "--log-dir", "", "{script}"], "", ["`--log-dir` is ''; expected the path"]),
+            (["run", "-m"], "", ["`-m` is missing"]),
+            (["run", "-m", "train.py-x"], "", ["`-m` is 'train.py-x'"]),
+            (["run", "--worker", "2", "{script}"], "", ["--worker"]),
+            (["run", "--ps", "0", "{script}"], "", ["`--ps` is '0'", "from 1 up"]),
+            (["run", "--ps", "1", "{script}"], GOOD_CONFIG, ["`--ps` is 1", "already describes"]),
+            (["server"], "", ["no cluster is described", "--worker, --ps and --task"]),
+            (["server"], GOOD_CONFIG, ["TF_CONFIG lists no ps"]),
+            (["server", "--task", "ps:0"], "", ["`--worker` is missing"]),
+            (
+                ["server", "--worker", "a:1", "--ps", "b:1", "--task", "chief:0"],
+                "",
+                ["`--task` is 'chief:0'", "worker:INDEX"],
+            ),
+            (
+                ["server", "--worker", "a:1", "--ps", "b:1", "--task", "worker:3"],
+                "",
+                ["`--worker`, `--ps` and `--task`", "index"],
+            ),
+            *(
+                (
+                    [*command, "A.ipynb"],
+                    "",
+                    ["is 'A.ipynb', a notebook", "nbconvert", "kfit.launch"],
+                )
+                for command in (["run"], ["run", "--workers", "2"], [], ["verify"])
+            ),
+            (["manifest", "slurm", "a.ipynb"], "", ["is 'a.ipynb', a notebook", "--to script"]),
+            (["run", "python", "t.py", "-v"], "", ["leave it out, as in `kfit run t.py -v`"]),
+            (
+                ["run", sys.executable, "-m", "train"],
+                "",
+                ["leave it out, as in `kfit run -m train`"],
+            ),
+            (["run", "{folder}/trian.py"], "", ["does not exist in", "; did you mean '{script}'?"]),
+            (
+                ["run", "{folder}/nope.py"],
+                "",
+                ["; expected the path of a Python script, or `-m mod"],
+            ),
+            (["--workers", "2", "a.py"], "", ["of `kfit run`; write `kfit run --workers 2 a.py`"]),
+            (["--cpus=2", "run", "a.py"], "", ["of `kfit run`; write `kfit run --cpus=2 a.py`"]),
+            (["-m", "train"], "", ["`-m` is an option of `kfit run`; write `kfit run -m train`"]),
+            (["launch"], "", ["`launch` is not a command; expected one of doctor, ", ", run, "]),
+            (
+                ["rnu", "{script}"],
+                "",
+                ["`rnu` is not a command; did you mean `run`? See `kfit --help`"],
+            ),
+            (["manifest"], "", ["required: kubernetes|slurm; see `kfit manifest --help`"]),
+            (["doctor", "--foo"], "", ["expected one of --backup-dir, ", ", --help"]),
+            (["doctor", "train.py"], "", ["`kfit doctor` takes no such argument: `train.py`; see"]),
+            (["version"], "", ["`version` is not a command; did you mean `--version`?"]),
+            (["manifest", "slurm"], "", ["missing; expected `kfit manifest slurm script.py` or"]),
+            (["manifest", "slrum"], "", ["did you mean `slurm`? See `kfit manifest --help`"]),
+            (
+                ["run", "--wrokers=2", "{script}"],
+                "",
+                ["`--wrokers` is not an option of `kfit run`; did you mean `--workers`"],
+            ),
+            (["inspect", "--jsno", "a"], "", ["of `kfit inspect`; did you mean `--json`"]),
+            (["run", "--cpus", "0", "{script}"], "", ["`--cpus` is '0'", "from 1 up"]),
+            (
+                ["run", "--cpus", "2", "--workers", "2", "{script}"],
+                "",
+                ["`--cpus` splits the CPU for a single process"],
+            ),
+            (["run", "--cpus", "2", "{script}"], GOOD_CONFIG, ["set KFIT_CLUSTER=none"]),
+        ],
+        every=5,
+    ),
 )
 def test_refuses_at_once(
     script: Path, arguments: Sequence[str], config: str, words: Sequence[str]

@@ -158,6 +158,7 @@ def test_what_cannot_be_read_is_said_before_anybody_is_waited_for(tmp_path: Path
     assert error.splitlines()[-1] == "SyntaxError: invalid syntax"
 
 
+@pytest.mark.long
 def test_the_peer_that_is_missing_is_all_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('never')")
     kept = {"KFIT_INDEX": "0", "KFIT_START_TIMEOUT": "0.5", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -168,6 +169,7 @@ def test_the_peer_that_is_missing_is_all_that_is_said(tmp_path: Path) -> None:
     assert "Traceback" not in error
 
 
+@pytest.mark.long
 def test_two_workers_have_joined_and_their_children_do_not(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(HAS_CHILDREN))

@@ -98,6 +98,7 @@ def test_a_difference_in_batches_of_a_generator_is_exit_code_1(program: Path) ->
     assert [path.name for path in program.iterdir()] == ["train.py"]
 
 
+@pytest.mark.long
 def test_a_script_without_a_fit(program: Path) -> None:
     """An option of `kfit verify` that stands after the script is one of the script's."""
     done = run(program, "--json", "train.py", "no", "--replicas", "4")
@@ -152,12 +153,13 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("signum", "whole_group", "words"),
     [
-        pytest.param(signal.SIGTERM, False, [], marks=pytest.mark.long),
+        (signal.SIGTERM, False, []),
         (signal.SIGINT, True, []),
-        pytest.param(signal.SIGTERM, False, ["stubborn"], marks=pytest.mark.long),
+        (signal.SIGTERM, False, ["stubborn"]),
     ],
 )
 def test_a_signal_ends_the_script_too(

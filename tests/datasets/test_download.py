@@ -191,6 +191,7 @@ def run_fresh(code, home, **env):
     )
 
 
+@pytest.mark.long
 def test_files_put_where_the_error_says_are_found_by_keras(keras_home):
     for path in fashion_mnist._DOWNLOAD.paths():
         n = 3 if path.name.startswith("train") else 2
@@ -208,6 +209,7 @@ print(x.shape, x.dtype, y.tolist(), x_test.shape, y_test.tolist(), int(x.max()))
     assert out.stdout.strip() == "(3, 28, 28) uint8 [0, 1, 2] (2, 28, 28) [0, 1] 250", out.stderr
 
 
+@pytest.mark.long
 def test_keras_without_a_network_fails_within_seconds(tmp_path):
     # A proxy that refuses connections is a machine without a network, on any machine.
     with socket.create_server(("127.0.0.1", 0)) as server:

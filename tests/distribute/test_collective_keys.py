@@ -108,6 +108,7 @@ for each in (trainer, second):
 """
 
 
+@pytest.mark.long
 def test_a_collective_that_failed_leaves_the_process_usable() -> None:
     """In a process of its own: the collectives of this one are to stay."""
     program = _FAILS.format(layer=inspect.getsource(_Unequal).replace("Any", "object"))

@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kfit.supervisor.local import free_ports
+
+pytestmark = pytest.mark.long
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE = 300

@@ -54,6 +54,7 @@ def program(fit: Fit, tiny: Any, is_built: bool) -> list[Any]:
     return [np.asarray(each) for each in [*seen, *model.get_weights()]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("is_built", "begins_anew"),
     only([(False, False)], itertools.product([True, False], [True, False])),

@@ -45,6 +45,7 @@ def test_gradients_are_sent_as_it_and_are_float32_again(tiny: Any, dtype: str) -
     assert 0 < distance < 0.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sparse_gradients_stay_sparse(dtype: str) -> None:
     keras.utils.set_random_seed(1)

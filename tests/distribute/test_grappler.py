@@ -4,6 +4,7 @@ from collections import Counter
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -32,6 +33,7 @@ def test_the_programs_own_options_hold_outside() -> None:
     assert runtime.function_call_options is before
 
 
+@pytest.mark.long
 def test_training_with_many_additions_is_repeatable() -> None:
     """Branches that share what they read, of which any may be the last one to do so."""
     draw = np.random.default_rng(0)

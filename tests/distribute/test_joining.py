@@ -77,6 +77,7 @@ def test_importing_waits_for_nobody(task: str) -> None:
     runs(program, **DESCRIBED[task])
 
 
+@pytest.mark.long
 def test_nothing_that_can_be_imported_opens_a_socket() -> None:
     program = """
         import kfit

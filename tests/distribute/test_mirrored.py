@@ -59,8 +59,11 @@ def own() -> keras.Model:
 
 @pytest.mark.parametrize(
     "data",
-    [pytest.param(pipeline(8), marks=pytest.mark.long), pipeline(7), generator],
-    ids=["8", "7", "generator"],
+    [
+        pytest.param(pipeline(8), id="8", marks=pytest.mark.long),
+        pytest.param(pipeline(7), id="7"),
+        pytest.param(generator, id="generator", marks=pytest.mark.long),
+    ],
 )
 def test_an_own_step_on_data_that_ends(tiny: Any, data: Any) -> None:
     one, many = own(), own()
@@ -87,8 +90,9 @@ def embedding() -> keras.Model:
     return made
 
 
-@pytest.mark.parametrize("batch", [7, *(pytest.param(n, marks=pytest.mark.long) for n in (8, 5))])
-@pytest.mark.parametrize("single_steps", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("batch", [7, 8, 5])
+@pytest.mark.parametrize("single_steps", [False, True])
 def test_an_embedding_on_batches_of_several_sizes(
     tiny: Any, batch: int, single_steps: bool
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.sweeps import sweep
+from tests.sweeps import only
 
 PROGRAM = Path(__file__).parent / "programs" / "cases.py"
 SECONDS = 600
@@ -58,8 +58,7 @@ ON_TWO = [
     "saved_after_a_call_in_a_hook",
     "rolled_back",
 ]
-LOOKED_AT = ["stopped_by_one", "written", "saved_after_a_call_in_a_hook", "rolled_back"]
-"""Those with a test of their own as well."""
+DAILY = ["arrays", "finite", "stopped_by_one"]
 ONLY_TOGETHER = [
     "other_seeds_on_other_workers",
     "made_without_a_seed",
@@ -71,6 +70,25 @@ ONLY_TOGETHER = [
     "out_of_time",
     *(["heard"] if sys.platform == "linux" else []),
 ]
+LOOKED_AT = {
+    "test_a_stop_of_one_worker_is_heard_by_all_at_the_same_step": "stopped_by_one",
+    "test_seeds_that_differ_between_workers_are_told": "other_seeds_on_other_workers",
+    "test_what_python_makes_without_a_seed_is_the_same_on_all_workers": "made_without_a_seed",
+    "test_what_a_pipeline_draws_without_a_seed_is_the_same_on_all": "pipeline_made_without_a_seed",
+    "test_batches_that_differ_between_workers_are_refused_on_all": "other_batches_on_other_workers",
+    "test_other_data_on_another_worker_are_told_on_all": "other_data_on_other_workers",
+    "test_other_settings_of_compile_on_another_worker_are_told_on_all": (
+        "other_settings_on_other_workers"
+    ),
+    "test_mirrored_takes_the_devices_of_its_own_task": "mirrored_beside_a_cluster",
+    "test_other_hosts_cannot_connect_to_the_servers_of_a_cluster_on_one": "heard",
+    "test_only_the_chief_prints": "arrays",
+    "test_what_callbacks_and_save_write_is_whole": "written",
+    "test_a_hook_evaluates_and_the_chief_alone_saves_after_it": "saved_after_a_call_in_a_hook",
+    "test_time_that_is_up_on_the_chief_interrupts_all_after_the_same_step": "out_of_time",
+    "test_what_is_rolled_back_is_passed_over_on_all": "rolled_back",
+}
+"""The cases that have a test of their own, by its name."""
 ON_THREE = ["finite", "accumulated", "embedding", "embedding_of_varying_lengths"]
 
 
@@ -163,14 +181,17 @@ def two_workers(
 
     They run the cases that this run of the tests has chosen.
     """
-    chosen: set[Any] = {*LOOKED_AT}
+    chosen: set[Any] = set()
     for item in request.session.items:
-        if getattr(item, "originalname", "") == "test_two_workers_train_as_one_process":
+        test = getattr(item, "originalname", "")
+        if test == "test_two_workers_train_as_one_process":
             chosen.add(item.callspec.params["name"])
-    names = [name for name in ON_TWO if name in chosen]
+        elif item.path == request.path:
+            chosen.add(LOOKED_AT.get(test))
+    names = [name for name in [*ON_TWO, *ONLY_TOGETHER] if name in chosen]
     folder = tmp_path_factory.mktemp("two")
     cases.write_records(folder)
-    return run_cluster({"chief": 1, "worker": 1}, folder, [*names, *ONLY_TOGETHER])
+    return run_cluster({"chief": 1, "worker": 1}, folder, names)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +232,7 @@ def _flat(value: Any) -> list[float]:
     return [float(value)]
 
 
-@pytest.mark.parametrize("name", sweep(ON_TWO, every=3, whole=LOOKED_AT))
+@pytest.mark.parametrize("name", only(DAILY, ON_TWO))
 def test_two_workers_train_as_one_process(two_workers: Ran, one_process: Any, name: str) -> None:
     assert_equal([results[name] for results in two_workers.results], one_process(name))
 
@@ -222,12 +243,14 @@ def test_a_stop_of_one_worker_is_heard_by_all_at_the_same_step(two_workers: Ran)
         assert len(results["stopped_by_one"]["history"]["loss"]) == 2
 
 
+@pytest.mark.long
 def test_seeds_that_differ_between_workers_are_told(two_workers: Ran) -> None:
     for results in two_workers.results:
         (warning,) = results["other_seeds_on_other_workers"]["warnings"]
         assert "`shuffle` with another seed on each worker" in warning
 
 
+@pytest.mark.long
 def test_what_python_makes_without_a_seed_is_the_same_on_all_workers(two_workers: Ran) -> None:
     for results in two_workers.results:
         told = results["made_without_a_seed"]
@@ -235,6 +258,7 @@ def test_what_python_makes_without_a_seed_is_the_same_on_all_workers(two_workers
         assert told["seen"] == [list(range(20))] * 3  # each example once an epoch
 
 
+@pytest.mark.long
 def test_what_a_pipeline_draws_without_a_seed_is_the_same_on_all(two_workers: Ran) -> None:
     exact = [r["pipeline_made_without_a_seed"]["exact"] for r in two_workers.results]
     assert exact[0] == exact[1]
@@ -242,6 +266,7 @@ def test_what_a_pipeline_draws_without_a_seed_is_the_same_on_all(two_workers: Ra
         assert results["pipeline_made_without_a_seed"]["scores"][0] == 1.0
 
 
+@pytest.mark.long
 def test_batches_that_differ_between_workers_are_refused_on_all(two_workers: Ran) -> None:
     for results in two_workers.results:
         told = results["other_batches_on_other_workers"]
@@ -262,6 +287,7 @@ def test_other_data_on_another_worker_are_told_on_all(two_workers: Ran) -> None:
         assert re.search(r"here ShardDataset \d+\.index is", warning)
 
 
+@pytest.mark.long
 def test_other_settings_of_compile_on_another_worker_are_told_on_all(two_workers: Ran) -> None:
     named = [
         "'Adam', worker 1: optimizer = 'SGD'",
@@ -276,6 +302,7 @@ def test_other_settings_of_compile_on_another_worker_are_told_on_all(two_workers
         assert name in told
 
 
+@pytest.mark.long
 def test_mirrored_takes_the_devices_of_its_own_task(two_workers: Ran) -> None:
     assert [each["mirrored_beside_a_cluster"]["exact"] for each in two_workers.results] == [1, 1]
 
@@ -295,6 +322,7 @@ def test_only_the_chief_prints(two_workers: Ran) -> None:
     assert not [line for line in other.splitlines() if not line.startswith("RESULT")]
 
 
+@pytest.mark.long
 def test_what_callbacks_and_save_write_is_whole(two_workers: Ran) -> None:
     for results in two_workers.results:
         told = results["written"]
@@ -309,11 +337,13 @@ def test_what_callbacks_and_save_write_is_whole(two_workers: Ran) -> None:
             assert any(abs(float(value) - loss) < 1e-6 for value in line.split(",")[1:])
 
 
+@pytest.mark.long
 def test_a_hook_evaluates_and_the_chief_alone_saves_after_it(two_workers: Ran) -> None:
     told = [results["saved_after_a_call_in_a_hook"] for results in two_workers.results]
     assert [each["saved"] for each in told] == [True, False]
 
 
+@pytest.mark.long
 def test_time_that_is_up_on_the_chief_interrupts_all_after_the_same_step(two_workers: Ran) -> None:
     told = [results["out_of_time"] for results in two_workers.results]
     assert told[0]["exact"] == told[1]["exact"]
@@ -325,6 +355,7 @@ def test_time_that_is_up_on_the_chief_interrupts_all_after_the_same_step(two_wor
     assert [each["written"] for each in told] == [[False, True, True]] * 2
 
 
+@pytest.mark.long
 def test_what_is_rolled_back_is_passed_over_on_all(two_workers: Ran) -> None:
     for results in two_workers.results:
         # Of 6 batches an epoch, the third is passed over in both.

@@ -12,6 +12,7 @@ import kfit
 from kfit.checkpoint.state import entries
 from kfit.distribute.owned import owned_metrics, owned_optimizers, owned_variables
 from kfit.distribute.placed_optimizers import adopt
+from tests.sweeps import only
 
 FIXED: Any = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
 
@@ -59,7 +60,7 @@ class Helped(keras.Sequential):
         return {"mean": self.helper.loss.result()}
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("run_eagerly", only([False], [False, True]))
 def test_a_loss_may_keep_a_variable(tiny: Any, run_eagerly: bool) -> None:
     (x, y), counted = tiny.data(16), []
     for replicas in (0, 1, 2):
@@ -86,6 +87,7 @@ def test_what_replicas_add_to_the_variable_of_a_loss_is_refused(
         kfit.fit(model, x, y, strategy=tiny.strategy(2), **FIXED)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_built", [False, True])
 def test_an_optimizer_may_be_in_an_object_of_the_program(tiny: Any, is_built: bool) -> None:
     (x, y), numbers = tiny.data(16), []
@@ -123,6 +125,7 @@ class Wraps(keras.optimizers.Optimizer):
         self.iterations.assign_add(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_dict", [False, True])
 def test_an_optimizer_may_wrap_another_under_any_name(tiny: Any, has_dict: bool) -> None:
     (x, y), models, inner = tiny.data(16), [], keras.optimizers.SGD(0.5, momentum=0.5)

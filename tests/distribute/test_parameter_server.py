@@ -19,8 +19,8 @@ from kfit.supervisor.local import free_ports
 
 PROGRAM = Path(__file__).parent / "programs" / "asynchronous.py"
 SERVERS_PROGRAM = PROGRAM.with_name("all_servers.py")
+DAILY = ["sgd_of_shards", "refused"]
 IN_TURNS = [
-    "sgd_of_shards",
     "adamw_clipped_of_shards",
     "accumulated_of_shards",
     "loss_scaled_of_shards",
@@ -30,8 +30,8 @@ IN_TURNS = [
 SERVERS = {"worker": ("a:1", "b:1"), "ps": ("c:1",)}
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results_of(folder: Path, *cases: str) -> dict[str, Any]:
+    """What the program tells of these cases; of all if there are none."""
     addresses = [f"localhost:{port}" for port in free_ports(4)]
     cluster = json.dumps({"worker": addresses[:2], "ps": addresses[2:]})
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -41,7 +41,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ) as servers:
         try:
             done = subprocess.run(
-                [sys.executable, PROGRAM, tmp_path_factory.mktemp("asynchronous"), cluster],
+                [sys.executable, PROGRAM, folder, cluster, *cases],
                 env=environ,
                 capture_output=True,
                 text=True,
@@ -55,47 +55,71 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {k: v for line in lines if line.startswith("{") for k, v in json.loads(line).items()}
 
 
-@pytest.mark.parametrize("case", IN_TURNS)
-def test_in_turns_the_numbers_are_those_of_one_device(told: dict[str, Any], case: str) -> None:
-    result = told[case]
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return results_of(tmp_path_factory.mktemp("daily"), *DAILY)
+
+
+@pytest.fixture(scope="module")
+def all_told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return results_of(tmp_path_factory.mktemp("all"))
+
+
+def check_in_turns(result: dict[str, Any]) -> None:
     assert result["weights"] < 1e-6
     assert result["logs"] < 1e-6
     taken, expected = result["steps"]
     assert taken == expected
 
 
-def test_predictions_are_those_of_one_device(told: dict[str, Any]) -> None:
-    assert len(told["predicted"]) == 2
-    assert max(told["predicted"]) < 1e-6
+def test_in_turns_the_numbers_of_shards_are_those_of_one_device(told: dict[str, Any]) -> None:
+    check_in_turns(told["sgd_of_shards"])
 
 
-def test_workers_side_by_side_lose_no_count(told: dict[str, Any]) -> None:
-    result = told["side_by_side"]
+@pytest.mark.long
+@pytest.mark.parametrize("case", IN_TURNS)
+def test_in_turns_the_numbers_are_those_of_one_device(all_told: dict[str, Any], case: str) -> None:
+    check_in_turns(all_told[case])
+
+
+@pytest.mark.long
+def test_predictions_are_those_of_one_device(all_told: dict[str, Any]) -> None:
+    assert len(all_told["predicted"]) == 2
+    assert max(all_told["predicted"]) < 1e-6
+
+
+@pytest.mark.long
+def test_workers_side_by_side_lose_no_count(all_told: dict[str, Any]) -> None:
+    result = all_told["side_by_side"]
     assert result["logs"] < 1e-6
     assert result["evaluated"] < 1e-6
     assert result["iterations"] == result["expected"] == 128
 
 
-def test_a_failure_leaves_the_count_right(told: dict[str, Any]) -> None:
-    result = told["after_a_failure"]
+@pytest.mark.long
+def test_a_failure_leaves_the_count_right(all_told: dict[str, Any]) -> None:
+    result = all_told["after_a_failure"]
     assert "let it repeat" in result["said"]
     assert (result["steps"], result["warned"]) == (10, [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["arrays", "tf_data", "generator", "py_dataset"])
-def test_each_example_is_trained_on_once(told: dict[str, Any], kind: str) -> None:
-    assert told["kinds_of_data"][kind] == [50, [17, 17, 16]]
+def test_each_example_is_trained_on_once(all_told: dict[str, Any], kind: str) -> None:
+    assert all_told["kinds_of_data"][kind] == [50, [17, 17, 16]]
 
 
-def test_a_function_gives_each_worker_a_data_set(told: dict[str, Any]) -> None:
-    examples, _ = told["kinds_of_data"]["function"]
+@pytest.mark.long
+def test_a_function_gives_each_worker_a_data_set(all_told: dict[str, Any]) -> None:
+    examples, _ = all_told["kinds_of_data"]["function"]
     assert examples == 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["resumed", "resumed_shards"])
-def test_it_goes_on_from_a_backup(told: dict[str, Any], case: str) -> None:
-    assert told[case]["cut"] == 9
-    assert told[case]["weights"] < 1e-6
+def test_it_goes_on_from_a_backup(all_told: dict[str, Any], case: str) -> None:
+    assert all_told[case]["cut"] == 9
+    assert all_told[case]["weights"] < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,7 @@ finally:
 """
 
 
+@pytest.mark.long
 def test_a_forked_process_neither_says_farewell_nor_holds_the_connections() -> None:
     run = [sys.executable, "-c", FORKING]
     done = subprocess.run(run, stdout=subprocess.PIPE, text=True, timeout=180, check=True)

@@ -43,7 +43,6 @@ def made(scope: Any = None) -> Any:
 @pytest.mark.parametrize(
     ("scope", "target", "trained"),
     [
-        # The test of a trainer that has moved the variables does the like every day.
         pytest.param(mirrored, "one_device", True, marks=pytest.mark.long),
         pytest.param(mirrored, "mirrored", False, marks=pytest.mark.long),
         pytest.param(mirrored, "auto", False, marks=pytest.mark.long),
@@ -103,6 +102,7 @@ def test_auto_says_that_it_takes_the_strategy_of_the_model(
     assert told in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_trainer_sees_that_another_one_moved_the_variables(tiny: Any) -> None:
     x, y = tiny.data(50)
     strategy = mirrored()
@@ -134,6 +134,7 @@ def test_a_call_in_the_scope_of_a_strategy(tiny: Any) -> None:
     assert tiny.distance(model, expected) < 1e-5
 
 
+@pytest.mark.long
 def test_a_seed_that_was_made_in_the_scope_of_another_strategy(tiny: Any) -> None:
     """Keras has one seed for whoever brings none; it belongs to the scope of the first draw."""
     x, y = tiny.data(16)

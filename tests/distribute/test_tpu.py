@@ -253,6 +253,7 @@ def test_what_means_that_a_tpu_is_lost(error: Exception) -> None:
         raise error
 
 
+@pytest.mark.long
 def test_a_preempted_tpu_is_named_and_training_goes_on_in_the_next_run(
     tiny: Any, calls: Calls, tmp_path: Path
 ) -> None:
@@ -275,6 +276,7 @@ def test_a_preempted_tpu_is_named_and_training_goes_on_in_the_next_run(
     assert tiny.distance(resumed, untouched) == 0.0
 
 
+@pytest.mark.long
 def test_other_errors_stay_what_they_are(tiny: Any, calls: Calls) -> None:
     error = tf.errors.InvalidArgumentError(None, None, "a label out of range")
     with pytest.raises(tf.errors.InvalidArgumentError, match="out of range"):

@@ -140,21 +140,26 @@ ALL = [block for page in PAGES for block in blocks_of(page)]
 
 
 def blocks_with(mark: str) -> pytest.MarkDecorator:
-    """Has a test run with each block that has a mark.
-
-    The README's program is a long one of them: `tests/test_readme.py` runs it every day.
-    """
+    """Has a test run with each block that has a mark; each day with the first one of most pages."""
     blocks = [
-        pytest.param(b, id=str(b), marks=pytest.mark.long if is_of_the_readme(b) else ())
+        pytest.param(b, id=str(b), marks=() if is_daily(b) else pytest.mark.long)
         for b in ALL
         if b.mark == mark
     ]
     return pytest.mark.parametrize("block", blocks)
 
 
-def is_of_the_readme(block: Block) -> bool:
-    """Whether it is the README's program, its ten lines."""
-    return block.page == ROOT / "README.md" and "trainer.fit(" in block.code
+SELDOM = {"custom_steps", "start", "tensorboard", "trackers", "train_and_evaluate"}
+"""Pages whose programs are like those of other daily tests."""
+
+
+def is_daily(block: Block) -> bool:
+    """Whether it is the first block without a mark on a page.
+
+    The README's program is none of them: `tests/test_readme.py` runs it every day.
+    """
+    first = next((each for each in ALL if each.page == block.page and not each.mark), None)
+    return block == first and block.page.stem not in SELDOM
 
 
 @blocks_with("")

@@ -18,6 +18,7 @@ from kfit.doctor.findings import Finding
 from kfit.doctor.peer_reports import PeerReports, exchange_reports, who_answers
 from kfit.doctor.report import Message
 from kfit.supervisor.local import free_ports
+from tests.sweeps import sweep
 
 GREETING = Message.greeting()
 
@@ -177,14 +178,17 @@ def test_a_name_server_that_does_not_answer(
 
 @pytest.mark.parametrize(
     ("said", "found"),
-    [
-        (b"", "closed the connection without an answer"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "an SSH server answers there"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a web server answers there"),
-        (b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + b"\x00" * 18, "a gRPC server answers there"),
-        (b"hello there, who is it?\n", "another program answers there"),
-        (Message.magic + b"{}\n", "give all tasks the same KFIT_SECRET"),
-    ],
+    sweep(
+        [
+            (b"", "closed the connection without an answer"),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", "an SSH server answers there"),
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a web server answers there"),
+            (b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + b"\x00" * 18, "a gRPC server answers there"),
+            (b"hello there, who is it?\n", "another program answers there"),
+            (Message.magic + b"{}\n", "give all tasks the same KFIT_SECRET"),
+        ],
+        every=3,
+    ),
 )
 def test_something_else_at_the_address(report_of: ReportOf, said: bytes, found: str) -> None:
     first, second = make_clusters(2)
@@ -317,6 +321,7 @@ def test_with_a_secret_a_caller_is_believed(
         assert "worker 1 was given another cluster" in problems(run.result(2.0).findings)[0]
 
 
+@pytest.mark.long
 def test_one_that_calls_but_cannot_be_called(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
     with ThreadPoolExecutor(1) as pool:
@@ -346,6 +351,7 @@ def test_a_probe_that_is_not_seen(report_of: ReportOf) -> None:
         assert [run.result(SOON).unseen for run in runs] == [[], ["worker 0"]]
 
 
+@pytest.mark.long
 def test_a_task_stays_until_its_probe_was_looked_for(report_of: ReportOf) -> None:
     first, second = make_clusters(2)
 

@@ -37,11 +37,13 @@ def test_the_other_direction_and_min_delta(tmp_path: Path, tiny: Any) -> None:
     assert export(most, tmp_path, tiny, 1.0, 1.4, 1.6, 1.0, 2.2) == [1, 3, 5]
 
 
+@pytest.mark.long
 def test_what_is_no_number_is_not_the_best(tmp_path: Path, tiny: Any) -> None:
     with pytest.warns(UserWarning, match="loss is nan; the model is not exported"):
         assert export(kfit.BestExporter(), tmp_path, tiny, 3.0, float("nan"), 2.0) == [1, 3]
 
 
+@pytest.mark.long
 def test_it_remembers(tmp_path: Path, tiny: Any) -> None:
     first = kfit.BestExporter()
     export(first, tmp_path, tiny, 3.0, 2.0)

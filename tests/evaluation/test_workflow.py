@@ -25,7 +25,6 @@ from kfit.evaluation import inline_evaluation
 from kfit.evaluation.end_marker import read_end_marker
 from kfit.evaluation.inline_evaluation import EvaluatedCheckpoints
 from kfit.training.save_points import PeerFailedError
-from tests.sweeps import only
 
 EPOCHS, BATCH_SIZE = 3, 20  # of 101 examples: 6 steps an epoch
 EVALUATOR = {"cluster": {"worker": ["w:1", "w:2"]}, "task": {"type": "evaluator", "index": 0}}
@@ -134,6 +133,7 @@ def as_evaluator(monkeypatch: pytest.MonkeyPatch) -> Any:
     return evaluator
 
 
+@pytest.mark.long
 def test_alone_each_checkpoint_is_evaluated_once(job: Job) -> None:
     outcome = job.run(train={"save_freq": 4}, exporters=kfit.BestExporter(monitor="accuracy"))
     lines = job.lines()
@@ -237,7 +237,8 @@ def _data_of(kind: str, x: Any, y: Any) -> tuple[Any, Any]:
 KINDS = ["arrays drawn", "two data sets", "one data set", "one generator"]
 
 
-@pytest.mark.parametrize("kind", only(["one data set"], KINDS))
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
 def test_training_goes_on_as_if_there_had_been_no_evaluation(tmp_path: Path, kind: str) -> None:
     """Nothing that evaluations draw or count is seen by training, with a restart or without."""
     values = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
@@ -297,6 +298,7 @@ def test_one_shuffle_for_training_and_evaluation_is_warned_of(job: Job) -> None:
         run("apart", both.skip(20), fixed.take(20))
 
 
+@pytest.mark.long
 def test_one_generator_for_training_and_evaluation_is_warned_of(job: Job) -> None:
     def batches() -> Any:
         while True:
@@ -312,6 +314,7 @@ def test_one_generator_for_training_and_evaluation_is_warned_of(job: Job) -> Non
         )
 
 
+@pytest.mark.long
 def test_a_training_that_begins_anew_is_evaluated_anew(
     tiny: Any, tmp_path: Path, as_evaluator: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -341,6 +344,7 @@ class OwnEvaluate(keras.Sequential):
         return {**super().evaluate(x, y, **kwargs), "own": float(error)}
 
 
+@pytest.mark.long
 def test_the_models_own_evaluate_is_called_in_both_ways(tmp_path: Path, as_evaluator: Any) -> None:
     x = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
     found: dict[str, Any] = {}
@@ -366,6 +370,7 @@ def test_the_models_own_evaluate_is_called_in_both_ways(tmp_path: Path, as_evalu
     assert len({e["own"] for e in found["alone"]}) == 3
 
 
+@pytest.mark.long
 def test_two_evaluations_of_one_training_export_apart(job: Job, as_evaluator: Any) -> None:
     job.run(evaluator=True)
     with as_evaluator():
@@ -403,6 +408,7 @@ class TwoOptimizers(keras.Model):
         return {"loss": loss}
 
 
+@pytest.mark.long
 def test_optimizers_that_a_step_builds_are_exported_by_an_evaluator(
     tmp_path: Path, as_evaluator: Any
 ) -> None:
@@ -433,6 +439,7 @@ def test_optimizers_that_a_step_builds_are_exported_by_an_evaluator(
         assert all(map(np.array_equal, alone, other))
 
 
+@pytest.mark.long
 def test_tensorboard_of_an_eval_spec(tiny: Any, tmp_path: Path, as_evaluator: Any) -> None:
     def points(folder: Path) -> Any:
         events = EventAccumulator(str(folder / "tb/validation"), size_guidance={"tensors": 0})
@@ -537,6 +544,7 @@ def test_a_chief_that_cannot_write_ends_all_tasks(
         other.on_saved()
 
 
+@pytest.mark.long
 def test_a_signal_in_an_evaluation_stops_training_there(job: Job) -> None:
     class Preempt(keras.callbacks.Callback):
         """Tells this process to stop in an evaluation of step 8, as often as told."""
@@ -569,6 +577,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(job: Job, as_evaluator: Any)
     assert [e["step"] for e in outcome.evaluations] == [6, 18]
 
 
+@pytest.mark.long
 def test_a_folder_that_a_stranger_makes_hides_no_checkpoint(
     job: Job, as_evaluator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -592,6 +601,7 @@ def test_a_folder_that_a_stranger_makes_hides_no_checkpoint(
     assert len([each for each in caught if "NOT evaluated" in str(each.message)]) == 3
 
 
+@pytest.mark.long
 def test_a_folder_that_a_stranger_makes_meanwhile(job: Job) -> None:
     class Makes(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -602,7 +612,8 @@ def test_a_folder_that_a_stranger_makes_meanwhile(job: Job) -> None:
     assert [line["step"] for line in job.lines()] == [6, 12, 18]
 
 
-@pytest.mark.parametrize("kind", only(["fifo", "link"], ["fifo", "link", "folder"]))
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
 def test_what_cannot_be_read_is_passed_over_loudly(job: Job, as_evaluator: Any, kind: str) -> None:
     job.run(evaluator=True)
     manifest = job.folder / "checkpoints" / str(job.names[1]) / "manifest.json"
@@ -646,6 +657,7 @@ def test_checkpoints_wait_for_an_evaluator(job: Job, as_evaluator: Any) -> None:
     assert [e["step"] for e in outcome.evaluations] == [4, 8, 12, 16, 18, 20, 24]
 
 
+@pytest.mark.long
 def test_newest_only_keeps_none(job: Job, as_evaluator: Any) -> None:
     job.run(train={"keep": 2, "save_freq": 4}, evaluator=True, newest_only=True)
     assert [name.step for name in job.names] == [16, 18]
@@ -661,6 +673,7 @@ def test_throttled_alone_under_a_name(job: Job) -> None:
     assert not (job.folder / "eval").exists()
 
 
+@pytest.mark.long
 def test_max_steps(job: Job) -> None:
     def train(steps: int) -> list[int]:
         outcome = job.run(train={"epochs": None, "max_steps": steps})

@@ -108,7 +108,13 @@ LONG = {
     *("softmax_of_another_axis", "columns_reversed", "stacked", "diagonal_by_places"),
     *("mixed_with_the_next", "products", "normalized", "the_first", "mixed_with_noise"),
     *("every_product_by_einsum", "products_within_each", "within_each_rolled", "by_place"),
-    *("chosen_by_place", "from_a_table_within_each"),
+    *("chosen_by_place", "from_a_table_within_each", "softmax_over_the_batch", "every_equality"),
+    *("with_the_next_one", "with_all_before", "with_any_other_one", "with_the_opposite_one"),
+    *("share_of_the_batch", "products_between_transpositions", "weighted_from_a_table"),
+    *("equality_of_each", "products_of_each", "within_each", "softmax", "by_a_matrix"),
+    *("covariance", "between_transpositions", "put_together_and_split", "from_a_table_by_class"),
+    *("with_all_replicas", "unique", "one_gradient_of_all", "second_order"),
+    *("a_gradient_of_each", "two_views"),
 }
 """The cases that are not tried every day, since others are of the same kind."""
 
@@ -293,6 +299,7 @@ def test_a_regularizer_of_ones_own(tiny: Any) -> None:
         )
 
 
+@pytest.mark.long
 def test_values_of_ragged_examples_are_not_examples(tiny: Any) -> None:
     rows = tf.ragged.constant([[1.0, 2.0], [3.0], [4.0, 5.0, 6.0], [7.0]] * 2)
     said = {}

@@ -117,6 +117,7 @@ def test_added_rows_that_change_nothing(tiny: Any, functions: dict[str, Function
     assert_equal_logs(got, evaluated(functions, None)[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("functions", halves(WARNED))
 def test_added_rows_are_warned_of(tiny: Any, functions: dict[str, Function]) -> None:
     said = evaluated(functions, tiny.strategy(2))[1]
@@ -124,6 +125,7 @@ def test_added_rows_are_warned_of(tiny: Any, functions: dict[str, Function]) -> 
     assert found == set(functions)
 
 
+@pytest.mark.long
 def test_pairs_and_places_are_warned_of(tiny: Any) -> None:
     said = evaluated(COMBINE, tiny.strategy(2))[1]
     assert {name for name in COMBINE if f"'{name}' is given combines" in said} == set(COMBINE)
@@ -137,6 +139,7 @@ def test_a_loss_of_rows_beside_the_examples_is_warned_of(tiny: Any, recwarn: Any
     assert any(each.startswith("What a loss returns is neither a mean") for each in said)
 
 
+@pytest.mark.long
 def test_similarity_of_images_is_of_each_example(tiny: Any) -> None:
     def of_all(y: Any, p: Any) -> Any:
         return 1 - tf.reduce_mean(of_each(y, p))

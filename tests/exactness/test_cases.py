@@ -24,12 +24,8 @@ UNEVEN = {"unscaled_step_where_replicas_meet": (101, 3)}
 """Cases that could not fail where all replicas with examples have as many."""
 
 DAILY = {
-    "every_reduction_with_sample_weights",
     "sample_weight_and_weighted_metrics",
-    "losses_over_the_whole_batch",
-    "added_loss",
     "clipnorm",
-    "averages_at_the_end",
     "sparse_gradients",
     "several_inputs",
 }
@@ -37,7 +33,7 @@ DAILY = {
 
 `tests/families` has models with steps of their own, and with synchronized statistics.
 """
-PLAIN = [("plain", 7, 2), ("plain", 64, 4)]
+PLAIN = [("plain", 7, 2)]
 
 WITHOUT = [combination for combination in ALL if combination not in WITH_EMPTY_REPLICA]
 
@@ -98,8 +94,8 @@ EVALUATED = ["masked_predictions", "several_outputs", "own_compute_metrics"]
 @pytest.mark.parametrize(
     ("turn", "name"),
     [
-        pytest.param(0, EVALUATED[0], marks=pytest.mark.long),
-        *list(enumerate(EVALUATED))[1:],
+        pytest.param(turn, name, marks=() if name == "several_outputs" else pytest.mark.long)
+        for turn, name in enumerate(EVALUATED)
     ],
     ids=EVALUATED,
 )
@@ -123,6 +119,7 @@ def test_evaluate_and_predict_equal_one_device(tiny: Any, turn: int, name: str) 
     )
 
 
+@pytest.mark.long
 def test_on_batch_methods_equal_one_device(tiny: Any) -> None:
     x, y = tiny.data(11)
     one, many = tiny.model(), tiny.model()

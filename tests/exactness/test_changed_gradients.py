@@ -85,9 +85,13 @@ def trained(
     [
         *only([("by_global_norm", {})], ((change, {}) for change in CHANGES)),
         pytest.param("by_global_norm", {"scales": True}, marks=pytest.mark.long),
-        ("by_global_norm", {"layers": of_tokens}),
+        pytest.param("by_global_norm", {"layers": of_tokens}, marks=pytest.mark.long),
         pytest.param("by_norm", {"gradient_accumulation_steps": 2}, marks=pytest.mark.long),
-        ("by_value", {"scales": True, "use_ema": True, "ema_overwrite_frequency": 2}),
+        pytest.param(
+            "by_value",
+            {"scales": True, "use_ema": True, "ema_overwrite_frequency": 2},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_weights_and_logs_are_those_of_one_device(tiny: Any, change: str, options: Any) -> None:
@@ -109,6 +113,7 @@ def test_what_is_linear_needs_no_early_sum(tiny: Any, monkeypatch: pytest.Monkey
     assert tiny.distance(one[0], two[0]) < 1e-5
 
 
+@pytest.mark.long
 def test_a_norm_of_gradients_that_nothing_changes_is_logged_as_on_one_device(tiny: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")
@@ -151,7 +156,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("of", COMPUTED)
+@pytest.mark.parametrize("of", only(["sums_and_means", "clipped_times_number"], COMPUTED))
 def test_computed_gradients_are_those_of_one_device(tiny: Any, of: str) -> None:
     def weights(replicas: int) -> list[Any]:
         keras.utils.set_random_seed(1)
@@ -213,6 +218,7 @@ class TwoNetworks(keras.Model):
         self.optimizers[place].apply_gradients(pairs)
 
 
+@pytest.mark.long
 def test_two_networks_that_clip(tiny: Any) -> None:
     results = []
     for replicas in (1, 3):

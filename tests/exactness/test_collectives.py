@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 import kfit
-from tests.sweeps import only
+
+pytestmark = pytest.mark.long
 
 WORDS, LENGTH, EXAMPLES = 9, 6, 14
 
@@ -44,7 +45,7 @@ def losses(length: str, strategy: Any) -> list[float]:
     return list(kfit.fit(model, x, y, **fixed, strategy=strategy).history["loss"])
 
 
-@pytest.mark.parametrize("length", only(["of_the_batch"], LENGTHS))
+@pytest.mark.parametrize("length", LENGTHS)
 def test_rows_of_positions_are_summed_and_those_of_words_kept(tiny: Any, length: str) -> None:
     expected = losses(length, None)
     assert losses(length, tiny.strategy(2)) == pytest.approx(expected, rel=1e-5)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
-from tests.sweeps import sweep
+from tests.sweeps import only, sweep
 
 FIXED = {"batch_size": 20, "verbose": 0, "shuffle": False}
 STEPS = 6
@@ -39,7 +39,7 @@ def accumulating(tiny: Any, window: int = 4, **compiled: Any) -> keras.Model:
     return tiny.model(optimizer=optimizer, **compiled)
 
 
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize("dtype", only([None], [None, "bfloat16"]))
 def test_one_exchange_a_window(tiny: Any, dtype: str | None) -> None:
     strategy = Counts(gradient_dtype=dtype)
     x, y = tiny.data(80)
@@ -114,6 +114,7 @@ def test_hooks_see_the_total(tiny: Any, hook: str, zeros: list[bool]) -> None:
     ]
 
 
+@pytest.mark.long
 def test_what_hooks_write_and_windows_over_several_calls(tiny: Any) -> None:
     class Writes(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -133,6 +134,7 @@ def test_what_hooks_write_and_windows_over_several_calls(tiny: Any) -> None:
     assert tiny.distance(*ended) < 1e-5
 
 
+@pytest.mark.long
 def test_a_hook_that_fails_loses_nothing(tiny: Any) -> None:
     class Fails(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -150,6 +152,7 @@ def test_a_hook_that_fails_loses_nothing(tiny: Any) -> None:
     assert tiny.distance(*ended) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_data_that_fails_within_a_window_loses_nothing(tiny: Any, replicas: int) -> None:
     x, y = tiny.data(120)
@@ -177,6 +180,7 @@ def test_data_that_fails_within_a_window_loses_nothing(tiny: Any, replicas: int)
     assert tiny.distance(*ended) < 1e-5
 
 
+@pytest.mark.long
 def test_an_optimizer_that_is_built_within_a_step(tiny: Any) -> None:
     class OwnOptimizer(keras.Sequential):
         def train_step(self, batch: Any) -> Any:

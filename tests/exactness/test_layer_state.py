@@ -1,6 +1,7 @@
 """What layers keep from step to step, on several replicas: as on one device, or refused by name."""
 
 import ast
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from keras import layers, ops
 
 import kfit
 from tests.exactness.cases.data import regression
-from tests.sweeps import sweep
+from tests.sweeps import only, sweep
 
 
 class Keeps(layers.Layer):
@@ -113,10 +114,11 @@ def keeping(*kept: layers.Layer, **compiled: Any) -> keras.Model:
     return model
 
 
-def all_of_them() -> list[layers.Layer]:
-    made = [Keeps(*arguments) for arguments in EXACT.values()]
-    for layer, name in zip(made, EXACT, strict=True):
-        layer.name = name
+def keepers(names: Iterable[str]) -> list[layers.Layer]:
+    made = []
+    for name in names:
+        made.append(Keeps(*EXACT[name]))
+        made[-1].name = name
     return made
 
 
@@ -124,15 +126,29 @@ def kept_by(model: keras.Model) -> dict[str, float]:
     return {each.name: float(each.kept) for each in model.layers if hasattr(each, "kept")}
 
 
-@pytest.mark.parametrize(("replicas", "jit"), sweep([(3, False), (2, False), (3, True)], every=3))
-def test_what_layers_keep_is_that_of_one_device(tiny: Any, replicas: int, jit: bool) -> None:
+SOME = ["whole_number_of_examples", "moving_average", "steps"]
+
+
+@pytest.mark.parametrize(
+    ("names", "replicas", "jit"),
+    sweep(
+        [
+            (SOME, 3, False),
+            (list(EXACT), 3, False),
+            (list(EXACT), 2, False),
+            (list(EXACT), 3, True),
+        ],
+        every=4,
+    ),
+)
+def test_what_layers_keep_is_that_of_one_device(
+    tiny: Any, names: list[str], replicas: int, jit: bool
+) -> None:
     """In `fit`, `evaluate` and `predict`; the last batch leaves a replica without an example."""
 
-    def chosen() -> list[layers.Layer]:
-        """XLA compiles what meets no other replica."""
-        return [each for each in all_of_them() if not jit or "all" not in each.name]
-
-    one, many = keeping(*chosen()), keeping(*chosen(), jit_compile=jit)
+    # XLA compiles what meets no other replica.
+    chosen = [name for name in names if not jit or "all" not in name]
+    one, many = keeping(*keepers(chosen)), keeping(*keepers(chosen), jit_compile=jit)
     trainer = kfit.Trainer(many, tiny.strategy(replicas))
     x, y = data(18)
     fixed = {"batch_size": 8, "verbose": 0}
@@ -146,7 +162,7 @@ def test_what_layers_keep_is_that_of_one_device(tiny: Any, replicas: int, jit: b
     assert tiny.distance(one, many) < 1e-5
 
 
-@pytest.mark.parametrize("name", sweep(REFUSED))
+@pytest.mark.parametrize("name", only(["number_of_examples"], REFUSED))
 def test_what_nobody_declared_is_refused_before_the_first_step(tiny: Any, name: str) -> None:
     model = keeping(Keeps(REFUSED[name]))
     before = tiny.weights(model)
@@ -225,9 +241,8 @@ RECURRENT = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["lstm", *(pytest.param(n, marks=pytest.mark.long) for n in RECURRENT if n != "lstm")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", RECURRENT)
 def test_states_of_examples_stay_those_of_the_examples(tiny: Any, name: str) -> None:
     replicas, make = RECURRENT[name]
     one, many = recurrent(make), recurrent(make)
@@ -270,6 +285,7 @@ NOT_IN_STEPS = {
 """Loading, adapting to data, quantizing, resetting: between steps."""
 
 
+@pytest.mark.long
 def test_every_assignment_of_a_layer_of_keras_is_known() -> None:
     """A new one is the moment to decide what becomes of it on several replicas."""
     folder = Path(keras.__file__).parent / "src" / "layers"
@@ -287,7 +303,7 @@ def test_every_assignment_of_a_layer_of_keras_is_known() -> None:
     assert in_steps == ASSIGNED_IN_STEPS.keys(), sorted(in_steps ^ ASSIGNED_IN_STEPS.keys())
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", sweep([2, 3]))
 def test_moving_statistics_are_the_weighted_mean_of_the_replicas(tiny: Any, replicas: int) -> None:
     norm = layers.BatchNormalization(momentum=0.9)
     model = keras.Sequential([layers.Input((4,)), norm, layers.Dense(2)])

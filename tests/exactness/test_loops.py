@@ -14,7 +14,6 @@ from keras import layers, ops
 import kfit
 from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.metric_functions import evaluated_on
-from tests.sweeps import halves
 
 Function = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).random(size=(17, 4)).astype("float32")
@@ -134,10 +133,28 @@ WARNED: dict[str, Function] = {
 }
 
 
+DAILY = (
+    *("each_by_map", "scan_over_columns", "branch_with_mean", "scan", "each_with_all"),
+    *("fold", "branch_by_value"),
+)
+
+
+def parts(functions: dict[str, Function]) -> list[Any]:
+    """The functions that are tried every day, and the others."""
+    some, others = (
+        {name: function for name, function in functions.items() if (name in DAILY) is daily}
+        for daily in (True, False)
+    )
+    return [
+        pytest.param(some, id="some"),
+        pytest.param(others, id="others", marks=pytest.mark.long),
+    ]
+
+
 evaluated = partial(evaluated_on, data=(X, Y), batch_size=10)
 
 
-@pytest.mark.parametrize("functions", halves(EXACT))
+@pytest.mark.parametrize("functions", parts(EXACT))
 def test_loops_that_compute_with_each_example_by_itself(
     tiny: Any, functions: dict[str, Function]
 ) -> None:
@@ -146,23 +163,25 @@ def test_loops_that_compute_with_each_example_by_itself(
     assert_equal_logs(got, evaluated(functions, None)[0])
 
 
-@pytest.mark.parametrize("functions", halves(COMBINE))
+@pytest.mark.parametrize("functions", parts(COMBINE))
 def test_loops_that_combine_examples(tiny: Any, functions: dict[str, Function]) -> None:
     said = evaluated(functions, tiny.strategy(2))[1]
     assert {name for name in functions if f"'{name}' is given combines" in said} == set(functions)
 
 
-def test_loops_and_branches_that_are_no_mean(tiny: Any) -> None:
-    said = evaluated(WARNED, tiny.strategy(2))[1]
-    assert {name for name in WARNED if f"'{name}' is given is neither" in said} == set(WARNED)
+@pytest.mark.parametrize("functions", parts(WARNED))
+def test_loops_and_branches_that_are_no_mean(tiny: Any, functions: dict[str, Function]) -> None:
+    said = evaluated(functions, tiny.strategy(2))[1]
+    assert {name for name in functions if f"'{name}' is given is neither" in said} == set(functions)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "shape"),
     [
         (partial(layers.LSTM, 4, return_sequences=True), (17, 7, 4)),
-        pytest.param(partial(layers.GRU, 2), (17, 2), marks=pytest.mark.long),
-        pytest.param(partial(layers.SimpleRNN, 2), (17, 2), marks=pytest.mark.long),
+        (partial(layers.GRU, 2), (17, 2)),
+        (partial(layers.SimpleRNN, 2), (17, 2)),
     ],
     ids=["lstm", "gru", "simple_rnn"],
 )

@@ -10,6 +10,7 @@ from keras import layers, ops
 
 import kfit
 from tests.exactness.cases.data import numbers
+from tests.sweeps import only
 
 
 def test_a_loss_may_return_a_number_of_python(tiny: Any) -> None:
@@ -52,10 +53,10 @@ def trained_with(weight: Any, trainer: Any) -> Any:
 @pytest.mark.parametrize(
     "weight",
     [
-        lambda y: 0.5,
+        pytest.param(lambda y: 0.5, marks=pytest.mark.long),
         lambda y: ops.cast(ops.shape(y)[0], "float32"),
-        lambda y: ops.array([0.5]),
-        lambda y: 1.0 + ops.abs(y[:, 0]),
+        pytest.param(lambda y: ops.array([0.5]), marks=pytest.mark.long),
+        pytest.param(lambda y: 1.0 + ops.abs(y[:, 0]), marks=pytest.mark.long),
     ],
     ids=["number", "examples", "vector", "of_each"],
 )
@@ -76,7 +77,11 @@ def test_one_weight_that_no_replica_knows_is_warned_of(tiny: Any) -> None:
     ("weight", "message"),
     [
         (lambda y: y[:, 0] / ops.sum(y[:, 0]), "combines the examples of the batch"),
-        (lambda y: y[:, 0] / ops.cast(ops.shape(y)[0], "float32"), "for each example depends on"),
+        pytest.param(
+            lambda y: y[:, 0] / ops.cast(ops.shape(y)[0], "float32"),
+            "for each example depends on",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["parts_of_the_sum", "by_number"],
 )
@@ -87,7 +92,7 @@ def test_weights_of_examples_that_depend_on_others_are_warned_of(
         trained_with(weight, lambda model: kfit.Trainer(model, tiny.strategy(2)))
 
 
-@pytest.mark.parametrize("eagerly", [False, True])
+@pytest.mark.parametrize("eagerly", only([True], [False, True]))
 def test_one_number_for_the_batch_has_no_weights_of_examples(tiny: Any, eagerly: bool) -> None:
     x, weights = numbers(8, 4), np.arange(1.0, 9.0)
 

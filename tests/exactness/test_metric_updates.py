@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import kfit
-from tests.sweeps import only, sweep
+from tests.sweeps import only
 
 Update = Callable[[Any, Any], None]
 X = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
@@ -80,7 +80,7 @@ def logged(make: Callable[[], keras.metrics.Metric], strategy: Any) -> list[floa
     return next(values for name, values in history.items() if name != "loss")
 
 
-@pytest.mark.parametrize("update", only(["sum", "batches"], EXACT))
+@pytest.mark.parametrize("update", only(["sum"], EXACT))
 def test_what_is_added_up_is_that_of_one_device(update: str, tiny: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")
@@ -95,6 +95,7 @@ class Thresholded(keras.metrics.Precision):
         return super().update_state(y_true > 0, ops.sigmoid(y_pred), sample_weight)
 
 
+@pytest.mark.long
 def test_a_metric_that_goes_on_in_keras_own_is_not_warned_of(tiny: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")
@@ -127,7 +128,7 @@ def sums_and_one(value: Any, p: Any) -> None:
 @pytest.mark.parametrize(
     "update",
     only(
-        [mean_at_one_place, counted, sums_and_one],
+        [counted],
         [by_sign, mean_at_one_place, counted, total_and_batches, sums_and_one],
     ),
 )
@@ -138,11 +139,13 @@ def test_what_is_scattered_is_added_up(tiny: Any, update: Update) -> None:
     np.testing.assert_allclose(several, one, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_metric_made_of_keras_own_is_that_of_one_device(tiny: Any) -> None:
     one, several = (logged(lambda: Halved(name="halved"), tiny.strategy(n)) for n in (1, 3))
     np.testing.assert_allclose(several, one, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_a_metric_may_be_a_function_that_returns_a_number(tiny: Any) -> None:
     def two(y_true: Any, y_pred: Any) -> float:
         return 2.0
@@ -153,6 +156,7 @@ def test_a_metric_may_be_a_function_that_returns_a_number(tiny: Any) -> None:
     assert logged(metric, tiny.strategy(1)) == logged(metric, tiny.strategy(3)) == [2.0, 2.0]
 
 
+@pytest.mark.long
 def test_a_mean_that_is_cut_to_a_whole_number_is_warned_of(tiny: Any) -> None:
     def update(value: Any, p: Any) -> None:
         value.assign_add(tf.reduce_mean(tf.cast(10 * p, tf.int32)))
@@ -161,7 +165,7 @@ def test_a_mean_that_is_cut_to_a_whole_number_is_warned_of(tiny: Any) -> None:
         logged(lambda: Own(update, dtype="int32"), tiny.strategy(2))
 
 
-@pytest.mark.parametrize("update", sweep(WARNED))
+@pytest.mark.parametrize("update", only(["largest"], WARNED))
 def test_anything_else_is_warned_of_by_name(update: str, tiny: Any) -> None:
     with pytest.warns(UserWarning, match="metric 'own' does more with its variable 'value'"):
         logged(lambda: Own(WARNED[update]), tiny.strategy(2))
@@ -173,7 +177,7 @@ COMBINE: dict[str, Update] = {
 }
 
 
-@pytest.mark.parametrize("update", COMBINE)
+@pytest.mark.parametrize("update", only(["every_product"], COMBINE))
 def test_examples_that_are_combined(update: str, tiny: Any) -> None:
     message = "What the metric 'own' adds to its variable 'value' combines the examples"
     with pytest.warns(UserWarning, match=message):
@@ -184,7 +188,11 @@ def test_examples_that_are_combined(update: str, tiny: Any) -> None:
     ("values", "message"),
     [
         (lambda y, p: (p - ops.mean(p)) ** 2, "combines the examples of the batch"),
-        (lambda y, p: p / ops.cast(ops.shape(p)[0], "float32"), "for each example depends on the"),
+        pytest.param(
+            lambda y, p: p / ops.cast(ops.shape(p)[0], "float32"),
+            "for each example depends on the",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["distance_from_the_mean", "parts"],
 )
@@ -201,6 +209,7 @@ class Weighs(keras.metrics.MeanSquaredError):
         return super().update_state(y_true, y_pred, weights)
 
 
+@pytest.mark.long
 def test_weights_of_examples_that_depend_on_others(tiny: Any) -> None:
     message = "The `sample_weight` of the metric 'weighs' combines the examples of the batch"
     with pytest.warns(UserWarning, match=message):
@@ -220,6 +229,7 @@ def test_a_sum_of_values_that_depend_on_their_number(tiny: Any) -> None:
         logged(lambda: SumOfParts("parts"), tiny.strategy(2))
 
 
+@pytest.mark.long
 def test_what_all_replicas_agree_on_is_left_to_the_metric(tiny: Any) -> None:
     def largest(value: Any, p: Any) -> None:
         if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
@@ -303,7 +313,7 @@ PLACES: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("place", sweep(PLACES))
+@pytest.mark.parametrize("place", only(["branch"], PLACES))
 def test_updates_within_branches_loops_and_functions(place: str, tiny: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")
@@ -320,7 +330,7 @@ DECIDED: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("place", DECIDED)
+@pytest.mark.parametrize("place", only(["loop"], DECIDED))
 def test_updates_that_the_examples_decide_on_are_warned_of(place: str, tiny: Any) -> None:
     message = "updates the variable 'sum/total' of a metric in a branch or a loop"
     with pytest.warns(UserWarning, match=message):
@@ -360,6 +370,7 @@ def test_an_update_that_reads_another_variable_of_the_metric(tiny: Any) -> None:
         logged(Above, tiny.strategy(2))
 
 
+@pytest.mark.long
 def test_a_variable_that_is_equal_on_all_replicas_may_be_read(tiny: Any) -> None:
     def make() -> keras.metrics.Metric:
         return Above(aggregation="only_first_replica")

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.exactness.own_code import has_own_code, takes_one_loss
+from tests.sweeps import sweep
 
 FIXED: Any = {"batch_size": 7, "shuffle": False, "verbose": 0}
 
@@ -38,7 +39,7 @@ def with_own_method() -> Any:
     return optimizer
 
 
-@pytest.mark.parametrize("make", [lambda: Clips(0.5), with_own_method])
+@pytest.mark.parametrize("make", sweep([lambda: Clips(0.5), with_own_method]))
 def test_gradients_that_an_optimizer_changes_are_those_of_the_batch(tiny: Any, make: Any) -> None:
     (x, y), one, two = tiny.data(17), *(tiny.model(optimizer=make()) for _ in range(2))
     assert has_own_code(one)

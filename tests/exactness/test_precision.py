@@ -11,9 +11,9 @@ import kfit
 from tests.exactness.cases.data import regression, rng
 from tests.exactness.cases.models import sgd
 from tests.exactness.cases.precision import mixed_float16
-from tests.sweeps import sweep
 
 
+@pytest.mark.long
 def test_float64_is_exact_to_float64(tiny: Any) -> None:
     def made() -> keras.Model:
         keras.utils.set_random_seed(1)
@@ -42,7 +42,8 @@ def test_float64_is_exact_to_float64(tiny: Any) -> None:
     assert got == pytest.approx(expected, rel=1e-14)
 
 
-@pytest.mark.parametrize("window", sweep([2, None]))
+@pytest.mark.long
+@pytest.mark.parametrize("window", [2, None])
 def test_float8_takes_the_largest_numbers_of_all_replicas(tiny: Any, window: int | None) -> None:
     def made() -> keras.Model:
         keras.utils.set_random_seed(1)

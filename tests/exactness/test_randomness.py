@@ -12,7 +12,6 @@ from keras import layers, losses, ops
 import kfit
 from tests.exactness.cases.data import numbers
 from tests.exactness.cases.models import sgd
-from tests.sweeps import only
 
 
 class DropsByKerasItself(layers.Layer):
@@ -89,6 +88,7 @@ class AugmentsAll(keras.Model):
         return shown
 
 
+@pytest.mark.long
 def test_replicas_augment_differently_and_a_rerun_alike(tiny: Any) -> None:
     def shown(seed: int) -> np.ndarray:
         keras.utils.set_random_seed(seed)
@@ -118,6 +118,7 @@ class DrawsIfTrained(layers.Layer):
         return x + 0.5 * keras.random.normal(ops.shape(x)) if training else x
 
 
+@pytest.mark.long
 def test_the_last_seed_of_the_program_decides_what_is_drawn(tiny: Any) -> None:
     losses_of = []
     for first in (5, 6):
@@ -133,13 +134,13 @@ def test_the_last_seed_of_the_program_decides_what_is_drawn(tiny: Any) -> None:
     assert losses_of[0] == losses_of[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("clears", "name"),
-    only(
-        [(False, "on_train_batch_begin"), (True, "on_test_begin")],
+    list(
         itertools.product(
             [True, False], ["on_epoch_begin", "on_train_batch_begin", "on_test_begin"]
-        ),
+        )
     ),
     ids=lambda value: {True: "clears", False: "seeds"}.get(value),
 )

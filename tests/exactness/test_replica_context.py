@@ -12,7 +12,6 @@ import kfit
 from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.data import labels, numbers, positive
 from tests.exactness.cases.models import sgd
-from tests.sweeps import sweep
 
 
 class NeedsARow(layers.Layer):
@@ -42,10 +41,8 @@ def that_needs_a_row() -> keras.Model:
     return model
 
 
-@pytest.mark.parametrize(
-    ("kind", "replicas"),
-    sweep([("arrays", 2), ("data_set", 2), ("distributed", 2)], every=3),
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "replicas"), [("arrays", 2), ("data_set", 2), ("distributed", 2)])
 def test_layers_that_need_a_row_have_one_on_every_replica(
     tiny: Any, kind: str, replicas: int
 ) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from kfit.exactness.rows_axis import rows_axis
 from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.metric_functions import evaluated_on
-from tests.sweeps import halves
+from tests.sweeps import halves, sweep
 
 CASES: dict[str, tuple[Callable[[Any], Any], int | None]] = {
     "as_it_was": (lambda x: x + 1.0, 0),
@@ -69,7 +69,7 @@ OF_SEQUENCES: dict[str, tuple[Callable[[Any], Any], int | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", OF_SEQUENCES)
+@pytest.mark.parametrize("name", sweep(OF_SEQUENCES))
 def test_the_axis_of_the_examples_beside_that_of_time(name: str) -> None:
     made, axis = OF_SEQUENCES[name]
     found = []
@@ -143,6 +143,7 @@ def evaluated(functions: dict[str, Function], strategy: Any) -> tuple[dict[str, 
     return evaluated_on(functions, strategy, data=(sequences,), shape=(None, 4))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("functions", halves(EXACT))
 def test_numbers_of_sequences_of_any_length(tiny: Any, functions: dict[str, Function]) -> None:
     got, said = evaluated(functions, tiny.strategy(3))
@@ -150,6 +151,7 @@ def test_numbers_of_sequences_of_any_length(tiny: Any, functions: dict[str, Func
     assert_equal_logs(got, evaluated(functions, None)[0])
 
 
+@pytest.mark.long
 def test_other_numbers_of_sequences_are_warned_of(tiny: Any) -> None:
     said = evaluated(WARNED | COMBINE, tiny.strategy(2))[1]
     assert {name for name in WARNED if f"'{name}' is given is neither" in said} == set(WARNED)

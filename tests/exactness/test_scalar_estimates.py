@@ -1,5 +1,6 @@
 """Losses and logs that a program sums or averages by itself: as on one device, or warned of."""
 
+import itertools
 import warnings
 from collections.abc import Callable
 from functools import reduce
@@ -12,7 +13,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import kfit
-from tests.sweeps import sweep
+from tests.sweeps import only
 
 Loss = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
@@ -73,7 +74,6 @@ EXACT: dict[str, Loss] = {
     ),
     "two_means": lambda y, p: 0.5 * ops.mean(squares(y, p)) - ops.mean(p) + 3.0,
 }
-APART = ("sum_and_one_by_number", "many_operations")
 WARNED: dict[str, Loss] = {
     "root": lambda y, p: ops.sqrt(ops.mean(squares(y, p))),
     "ratio": lambda y, p: ops.sum(squares(y, p) * positive(y)) / (ops.sum(positive(y)) + 1e-3),
@@ -274,23 +274,30 @@ def trained(make: Callable[[], keras.Model], strategy: Any) -> tuple[list[Any], 
 
 @pytest.mark.parametrize(
     ("place", "loss"),
-    [
-        *sweep(("train_step", loss) for loss in EXACT if loss not in APART),
-        pytest.param("train_step", "many_operations", marks=pytest.mark.long),
-        *((place, "sum") for place in ("loss", "compute_loss", "add_loss")),
-        ("loss", "average_loss"),
-        ("add_loss", "sum_by_number"),
-        ("adversarial", "mean"),
-        ("regularized", "sum"),
-        ("rematerialized", "mean"),
-        ("rematerialized", "sum"),
-        ("regularized_before", "sum"),
-        ("train_step", "sum_and_one_by_number"),
-        ("without_tape", "sum"),
-        ("without_tape", "sum_and_mean"),
-        ("no_reduction", "mean"),
-        ("several", "mean"),
-    ],
+    only(
+        [
+            *(("train_step", loss) for loss in ("mean", "sum_by_number", "sum_of_parts")),
+            ("train_step", "sum_and_mean"),
+            ("compute_loss", "sum"),
+            ("add_loss", "sum"),
+            ("loss", "average_loss"),
+        ],
+        [
+            *(("train_step", loss) for loss in EXACT),
+            *((place, "sum") for place in ("loss", "compute_loss", "add_loss")),
+            ("loss", "average_loss"),
+            ("add_loss", "sum_by_number"),
+            ("adversarial", "mean"),
+            ("regularized", "sum"),
+            ("rematerialized", "mean"),
+            ("rematerialized", "sum"),
+            ("regularized_before", "sum"),
+            ("without_tape", "sum"),
+            ("without_tape", "sum_and_mean"),
+            ("no_reduction", "mean"),
+            ("several", "mean"),
+        ],
+    ),
 )
 def test_a_mean_or_a_sum_is_that_of_one_device(place: str, loss: str, tiny: Any) -> None:
     def make() -> keras.Model:
@@ -306,10 +313,16 @@ def test_a_mean_or_a_sum_is_that_of_one_device(place: str, loss: str, tiny: Any)
 
 @pytest.mark.parametrize(
     ("place", "loss"),
-    [
-        *sweep(("loss", loss) for loss in WARNED),
-        *((place, "root") for place in ("train_step", "without_tape", "compute_loss", "add_loss")),
-    ],
+    only(
+        [("loss", "root"), ("loss", "chosen"), ("train_step", "root"), ("add_loss", "root")],
+        [
+            *(("loss", loss) for loss in WARNED),
+            *(
+                (place, "root")
+                for place in ("train_step", "without_tape", "compute_loss", "add_loss")
+            ),
+        ],
+    ),
 )
 def test_anything_else_is_warned_of(place: str, loss: str, tiny: Any) -> None:
     with pytest.warns(UserWarning, match="neither a mean nor a sum over the examples"):
@@ -345,6 +358,7 @@ def test_a_scaled_regularizer_counts_once(tiny: Any) -> None:
     assert tiny.distance(one[0], several[0]) < 1e-5
 
 
+@pytest.mark.long
 def test_a_scaled_regularizer_in_a_compiled_loss(tiny: Any) -> None:
     """The model is built outside of any replica, where TensorFlow's function raises an error."""
 
@@ -366,7 +380,7 @@ def test_a_scaled_regularizer_in_a_compiled_loss(tiny: Any) -> None:
     ("how", "loss", "replicas", "warned"),
     [
         ("run_eagerly", EXACT["sum"], 2, True),
-        ("jit_compile", EXACT["sum"], 2, True),
+        pytest.param("jit_compile", EXACT["sum"], 2, True, marks=pytest.mark.long),
         ("run_eagerly", EXACT["sum"], 1, False),
         ("run_eagerly", "mse", 2, False),
     ],
@@ -441,13 +455,18 @@ def by_scaled_loss(self: Any, x: Any, y: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "take",
-    [
-        *(scaled_and_decay, scaled_and_added, scaled_once, scaled_values),
-        *(by_output_gradients, by_scaled_loss),
-    ],
+    ("loss", "take"),
+    only(
+        [("mean", scaled_and_added), ("mean", by_output_gradients), ("sum", scaled_once)],
+        itertools.product(
+            ["mean", "sum"],
+            [
+                *(scaled_and_decay, scaled_and_added, scaled_once, scaled_values),
+                *(by_output_gradients, by_scaled_loss),
+            ],
+        ),
+    ),
 )
-@pytest.mark.parametrize("loss", ["mean", "sum"])
 def test_each_gradient_counts_once(tiny: Any, take: Any, loss: str) -> None:
     class Takes(Steps):
         def train_step(self, data: Any) -> Any:
@@ -523,10 +542,13 @@ def of_terms_with_output_gradient(self: Any, x: Any, y: Any) -> Any:
 
 @pytest.mark.parametrize(
     "take",
-    [
-        *(at_fixed_points, clipped, of_weights_alone, of_terms_with_output_gradient),
-        *(sum_of_slopes, with_learned_weights, with_a_learned_weight_alone),
-    ],
+    only(
+        [at_fixed_points, with_learned_weights],
+        [
+            *(at_fixed_points, clipped, of_weights_alone, of_terms_with_output_gradient),
+            *(sum_of_slopes, with_learned_weights, with_a_learned_weight_alone),
+        ],
+    ),
 )
 def test_what_is_exact_is_not_warned_of(tiny: Any, take: Any, recwarn: Any) -> None:
     class Takes(Steps):

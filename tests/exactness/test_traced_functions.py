@@ -1,6 +1,6 @@
 """What a program decorates with `tf.function` does in a step what it does without that."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -110,18 +110,18 @@ class NormalizedInAFunction(Normalized):
         return super().call(x, training)
 
 
-def made(decorated: bool) -> keras.Model:
+def made(names: Iterable[str], decorated: bool) -> keras.Model:
     keras.utils.set_random_seed(1)
     x = inputs = layers.Input((4,))
-    for name, decorate in DECORATED.items():
-        decorate = decorate if decorated else as_it_is
+    for name in names:
+        decorate = DECORATED[name] if decorated else as_it_is
         x = Keeps(counts_steps, decorate, f"steps_{name}")(x)
         if name in ("function", "xla"):
             x = Keeps(counts_examples, decorate, f"examples_{name}", "sum")(x)
     x = Keeps(counts_every_other_step, tf.function if decorated else as_it_is, "branch")(x)
     x = (NormalizedInAFunction if decorated else Normalized)()(x)
-    for name, decorate in DECORATED.items():  # last: a gradient that recomputes counts once more
-        x = Learns(decorate if decorated else as_it_is, f"learns_{name}")(x)
+    for name in names:  # last: a gradient that recomputes counts once more
+        x = Learns(DECORATED[name] if decorated else as_it_is, f"learns_{name}")(x)
     model = (StepsInAFunction if decorated else keras.Model)(inputs, layers.Dense(2)(x))
     model.compile(keras.optimizers.SGD(0.1), "mse")
     return model
@@ -132,10 +132,13 @@ def data(n: int) -> tuple[np.ndarray, np.ndarray]:
     return draw.normal(size=(n, 4)).astype("float32"), draw.normal(size=(n, 2)).astype("float32")
 
 
-@pytest.mark.parametrize("replicas", sweep([2, 1]))
-def test_what_is_decorated_trains_as_without(tiny: Any, replicas: int) -> None:
+@pytest.mark.parametrize(
+    ("names", "replicas"),
+    sweep([(["xla"], 2), (list(DECORATED), 2), (list(DECORATED), 1)], every=3),
+)
+def test_what_is_decorated_trains_as_without(tiny: Any, names: list[str], replicas: int) -> None:
     """Batches of 7 and 4 leave a replica as many examples in another share of the batch."""
-    plain, decorated = made(False), made(True)
+    plain, decorated = made(names, False), made(names, True)
     (x, y), fixed = data(18), {"batch_size": 7, "verbose": 0}
     trainer = kfit.Trainer(decorated, tiny.strategy(replicas))
     for model in (plain, trainer):
@@ -168,11 +171,14 @@ def assigns_in_a_loop(kept: Any, x: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("take", "decorate"),
-    [
-        (sums, "xla"),
-        (assigns_where_its_examples_say_so, "function"),
-        (assigns_in_a_loop, "function"),
-    ],
+    sweep(
+        [
+            (sums, "xla"),
+            (assigns_where_its_examples_say_so, "function"),
+            (assigns_in_a_loop, "function"),
+        ],
+        every=3,
+    ),
 )
 def test_what_is_a_replicas_own_is_refused_in_a_function_too(
     tiny: Any, take: Any, decorate: str

@@ -51,6 +51,7 @@ class Both(keras.layers.Layer):
         return tf.reduce_sum(every + tf.gather(self.table, inputs), axis=1)
 
 
+@pytest.mark.long
 def test_a_weight_with_rows_of_both_kinds_is_warned_of(tiny: Any) -> None:
     model = keras.Sequential([keras.layers.Input((5,), dtype="int64"), Both()])
     model.compile("adam", "mse")

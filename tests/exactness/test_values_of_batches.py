@@ -136,7 +136,7 @@ OF_ONE_SHAPE = {
 }
 """What Keras can add up without a reduction."""
 SOME, OTHERS = ({name: EXACT[name] for name in list(EXACT)[first::2]} for first in (0, 1))
-"""The daily tests take the first half as losses, the other half as metrics."""
+"""The daily test takes the first half as losses."""
 
 
 @pytest.mark.parametrize(
@@ -220,6 +220,7 @@ def of_weighted(functions: dict[str, tuple[Function, Function]]) -> keras.Model:
     return model
 
 
+@pytest.mark.long
 def test_metrics_with_one_weight_for_the_batch(tiny: Any) -> None:
     expected = of_weighted(WEIGHTED).evaluate(X, Y, batch_size=10, verbose=0, return_dict=True)
     trainer = kfit.Trainer(of_weighted(WEIGHTED), tiny.strategy(3))
@@ -245,12 +246,16 @@ def of_metrics(functions: dict[str, Function]) -> keras.Model:
     return model
 
 
+FEW = {name: {**EXACT, **WHOLE_NUMBERS}[name] for name in ("of_classes", "positive", "rows")}
+
+
 @pytest.mark.parametrize(
     "functions",
     [
         pytest.param(SOME, id="some_floats", marks=pytest.mark.long),
-        pytest.param(OTHERS, id="other_floats"),
-        pytest.param(WHOLE_NUMBERS, id="whole_numbers"),
+        pytest.param(OTHERS, id="other_floats", marks=pytest.mark.long),
+        pytest.param(WHOLE_NUMBERS, id="whole_numbers", marks=pytest.mark.long),
+        pytest.param(FEW, id="few"),
     ],
 )
 def test_metrics_of_values_of_the_batch(tiny: Any, functions: dict[str, Function]) -> None:
@@ -263,7 +268,7 @@ def test_metrics_of_values_of_the_batch(tiny: Any, functions: dict[str, Function
 
 
 @pytest.mark.parametrize(
-    "functions", [WARNED, OTHER_WHOLE_NUMBERS], ids=["floats", "whole_numbers"]
+    "functions", sweep([WARNED, OTHER_WHOLE_NUMBERS]), ids=["floats", "whole_numbers"]
 )
 def test_other_values_of_the_batch_are_warned_of(
     tiny: Any, recwarn: Any, functions: dict[str, Function]
@@ -274,6 +279,7 @@ def test_other_values_of_the_batch_are_warned_of(
     assert {name for name in names if f"'{name}' is given is neither" in said} == names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["largest", "root_of_mean"])
 def test_a_loss_of_another_vector_is_warned_of(tiny: Any, name: str) -> None:
     model = of_losses({name: WARNED[name]}, "sum")
@@ -281,7 +287,9 @@ def test_a_loss_of_another_vector_is_warned_of(tiny: Any, name: str) -> None:
         kfit.Trainer(model, tiny.strategy(2)).fit(X, {name: Y}, **OPTIONS)
 
 
-@pytest.mark.parametrize("weights", [None, np.linspace(0, 1, 17)])
+@pytest.mark.parametrize(
+    "weights", [pytest.param(None, marks=pytest.mark.long), np.linspace(0, 1, 17)]
+)
 def test_a_mean_that_is_added_to_weighted_values_is_warned_of(tiny: Any, weights: Any) -> None:
     model = keras.Sequential([keras.Input((4,)), layers.Dense(4)])
     model.compile("sgd", EXACT["mean_added_to_each"])
@@ -292,6 +300,7 @@ def test_a_mean_that_is_added_to_weighted_values_is_warned_of(tiny: Any, weights
     assert any("combines the examples" in each for each in said) == (weights is not None)
 
 
+@pytest.mark.long
 def test_one_value_of_a_batch_of_masked_predictions(tiny: Any) -> None:
     def loss(y: Any, p: Any) -> Any:
         return tf.reduce_mean(squares(y, p))

@@ -91,7 +91,8 @@ def test_digits(workers: int) -> None:
     assert accuracy >= 95
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=long), 2])
+@long
+@pytest.mark.parametrize("workers", [1, 2])
 def test_the_tutorial_on_digits(workers: int) -> None:
     output = run("multi_worker_mnist.py", "--data", "digits", "--steps", "10", workers=workers)
     assert output.count("They are not MNIST.") == 1
@@ -111,7 +112,8 @@ def test_the_tutorial_says_that_mnist_cannot_be_downloaded(tmp_path: Path) -> No
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=long)])
+@long
+@pytest.mark.parametrize("workers", [1, 2])
 def test_custom_callback(workers: int) -> None:
     output = run("custom_callback.py", workers=workers)
     epochs = numbers(r"Epoch (\d+): learning rate", output)
@@ -151,7 +153,8 @@ def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     assert float(found[0][0][0]) >= 90
 
 
-@pytest.mark.parametrize("evaluator", [False, pytest.param(True, marks=long)])
+@long
+@pytest.mark.parametrize("evaluator", [False, True])
 def test_train_and_evaluate(tmp_path: Path, evaluator: bool) -> None:
     workers = 2 if evaluator else 1
     options = ("--model-dir", str(tmp_path))

@@ -170,6 +170,7 @@ def test_each_notebook_is_checked() -> None:
     assert sorted(CHECKS) == NOTEBOOKS
 
 
+@pytest.mark.long
 def test_the_tutorial_runs(tmp_path: Path) -> None:
     """Without its third launch, and with one that fails."""
     notebook = read("multi_worker_training")

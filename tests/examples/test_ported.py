@@ -54,15 +54,8 @@ SAYS = {
 DRAWS = ["fault_tolerance.py"]
 """Programs with dropout, which draws other numbers on another number of replicas."""
 
-MIRRORED = {
-    "custom_training.py",
-    "metrics_optimizers.py",
-    "multi_worker_with_ctl.py",
-    "sessionrunhook_callback.py",
-}
-"""Programs that run on two devices every day: a step, a metric, a loop and a hook of their own."""
-WORKERS = {"save_and_load.py"}
-"""Programs that run on two workers every day: what the chief writes, the other worker reads."""
+MIRRORED = {"custom_training.py", "metrics_optimizers.py"}
+"""Programs that run on two devices every day: a step and a metric of their own."""
 
 LEFT_OUT = {
     "dtensor_keras_tutorial",
@@ -171,7 +164,7 @@ def check_same(name: str, output: str, other: str) -> None:
         assert losses(output)
 
 
-@programs(PROGRAMS[::4])
+@programs(PROGRAMS[::8])
 def test_on_one_device(name: str, run_here: Run) -> None:
     check(name, run_here(name, 1))
 
@@ -183,7 +176,8 @@ def test_two_devices_come_to_the_same_numbers(name: str, run_here: Run) -> None:
     check_same(name, output, run_here(name, 1))
 
 
-@programs(WORKERS)
+@long
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_two_workers_come_to_the_same_numbers(name: str, run_here: Run, tmp_path: Path) -> None:
     output = run_workers(name, tmp_path)
     check(name, output)
@@ -208,6 +202,7 @@ def test_with_an_evaluator(run_here: Run, tmp_path: Path) -> None:
     check_same("evaluator.py", output, run_here("evaluator.py", 1))
 
 
+@long
 def test_the_loop_by_hand_resumes(run_here: Run, tmp_path: Path) -> None:
     folder = ("--folder", str(tmp_path / "checkpoints"))
     first = run_here("multi_worker_with_ctl.py", 1, *folder, "--epochs", "4")

@@ -67,6 +67,7 @@ def test_on_one_device_the_statistics_are_those_of_keras(as_in_keras: Any) -> No
     as_in_keras(trained_whole, images(), labels(), replicas=[1])
 
 
+@pytest.mark.long
 def test_synchronized_statistics_are_those_of_keras(as_in_keras: Any) -> None:
     as_in_keras(trained_whole_synchronized, images(), labels(), replicas=[2])
 

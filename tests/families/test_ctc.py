@@ -91,6 +91,7 @@ def test_the_ctc_loss_of_tensorflow_is_exact_without_a_warning(as_in_keras: Any,
         as_in_keras(make, frames(), labels(), replicas=[2])
 
 
+@pytest.mark.long
 def test_the_ctc_loss_is_that_of_keras(as_in_keras: Any) -> None:
     as_in_keras(recognizer, frames(), labels())
 

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+pytestmark = pytest.mark.long
+
 SIDE = 6
 
 
@@ -86,11 +88,9 @@ def test_with_given_noise_the_numbers_are_those_of_keras(as_in_keras: Any) -> No
     as_in_keras(diffusion, (images(), noise(), times()))
 
 
-@pytest.mark.long  # its mean is trained every day
 def test_a_loss_of_each_pixel_is_that_of_keras(as_in_keras: Any) -> None:
     as_in_keras(lambda: diffusion(LeavesPixels), (images(), noise(), times()), replicas=[2])
 
 
-@pytest.mark.long  # test_vae.py does the like every day
 def test_drawn_noise_is_that_of_keras_on_one_device(as_in_keras: Any) -> None:
     as_in_keras(diffusion, images(), replicas=[1])

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+pytestmark = pytest.mark.long
+
 CLASSES, TEMPERATURE = 3, 3.0
 
 
@@ -80,6 +82,5 @@ def test_a_distiller_with_its_own_loss_is_that_of_keras(as_in_keras: Any) -> Non
     as_in_keras(distiller, images(), labels(), validation_data=(images()[:9], labels()[:9]))
 
 
-@pytest.mark.long  # other models with a step of their own are trained every day
 def test_a_distiller_with_its_own_step_is_that_of_keras(as_in_keras: Any) -> None:
     as_in_keras(lambda: distiller(StepsByItself), images(), labels(), replicas=[2])

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+pytestmark = pytest.mark.long
+
 LATENT = 3
 
 
@@ -118,7 +120,6 @@ def test_a_gan_with_given_noise_is_that_of_keras(as_in_keras: Any) -> None:
     as_in_keras(gan, real(), noise())
 
 
-@pytest.mark.long  # test_vae.py does the like every day
 def test_a_gan_that_draws_its_noise_is_that_of_keras_on_one_device(as_in_keras: Any) -> None:
     as_in_keras(gan, real(), replicas=[1])
 

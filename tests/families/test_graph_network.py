@@ -73,6 +73,7 @@ def joined_graphs() -> Iterator[Any]:
         yield (np.ones((5, WIDTH)), np.array([0, 0, 0, 1, 1])), np.ones((2, 1))
 
 
+@pytest.mark.long
 def test_message_passing_over_padded_graphs_is_that_of_keras(as_in_keras: Any) -> None:
     given = graphs()
     as_in_keras(network, given, (given["joined"].sum(1) > 3).astype("float32")[:, None])

@@ -4,7 +4,10 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 from keras import layers
+
+pytestmark = pytest.mark.long
 
 USERS, FILMS = 30, 40
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from keras import layers
 
+from tests.sweeps import sweep
+
 WORDS, CLASSES = 12, 3
 
 
@@ -30,8 +32,9 @@ def classifier(*recurrent: Any) -> keras.Model:
     return model
 
 
-def test_masked_sentences_are_classified_as_in_keras(as_in_keras: Any) -> None:
-    as_in_keras(lambda: classifier(layers.LSTM(5)), sentences(), classes(21))
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
+def test_masked_sentences_are_classified_as_in_keras(as_in_keras: Any, replicas: int) -> None:
+    as_in_keras(lambda: classifier(layers.LSTM(5)), sentences(), classes(21), replicas=[replicas])
 
 
 @pytest.mark.long  # the classifier of masked sentences is trained every day

@@ -116,25 +116,30 @@ def test_a_contrastive_loss_of_pairs_is_that_of_keras(as_in_keras: Any) -> None:
     as_in_keras(siamese, (rows(0), rows(1)), unlike)
 
 
+@pytest.mark.long
 def test_a_loss_of_each_triplet_is_that_of_keras(as_in_keras: Any) -> None:
     as_in_keras(lambda: triplets(Triplets), (rows(0), rows(1), rows(2)))
 
 
+@pytest.mark.long
 def test_a_scaled_loss_of_each_triplet_is_that_of_keras(as_in_keras: Any) -> None:
     as_in_keras(lambda: triplets(ScaledTriplets), (rows(0), rows(1), rows(2)), replicas=[2])
 
 
+@pytest.mark.long
 def test_a_loss_over_the_global_batch_is_that_of_keras(as_in_keras: Any) -> None:
     """Of 20 examples the last batch has 4: TensorFlow's gradient wants as many on each replica."""
     as_in_keras(lambda: coder(in_global_batch), rows(0)[:20], labels()[:20])
 
 
+@pytest.mark.long
 def test_a_loss_between_the_examples_of_a_replica_is_warned_of(tiny: Any) -> None:
     trainer = kfit.Trainer(coder(in_batch), tiny.strategy(2))
     with pytest.warns(UserWarning, match="replica"):
         trainer.fit(rows(0), labels(), batch_size=8, verbose=0)
 
 
+@pytest.mark.long
 def test_a_mean_of_pairs_from_a_pipeline_is_not_warned_of(tiny: Any) -> None:
     pairs = tf.data.Dataset.from_tensor_slices(((rows(0), rows(1)), labels() > 0)).batch(8)
     with warnings.catch_warnings():

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
+from tests.sweeps import only
+
 WORDS, LENGTH, WIDTH = 12, 6, 8
 
 
@@ -68,9 +70,10 @@ def sentences() -> np.ndarray:
     return words
 
 
-def test_an_encoder_of_masked_sentences_is_that_of_keras(as_in_keras: Any) -> None:
+@pytest.mark.parametrize("replicas", only([2], [1, 2]))
+def test_an_encoder_of_masked_sentences_is_that_of_keras(as_in_keras: Any, replicas: int) -> None:
     x = sentences()[:, :LENGTH]
-    as_in_keras(encoder, x, x[:, 0])
+    as_in_keras(encoder, x, x[:, 0], replicas=[replicas])
 
 
 @pytest.mark.long  # the encoder is trained every day

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
+from tests.sweeps import only
+
 SIDE, LATENT = 6, 2
 
 
@@ -117,8 +119,9 @@ def of_added_loss() -> keras.Model:
     return model
 
 
-def test_with_given_noise_the_numbers_are_those_of_keras(as_in_keras: Any) -> None:
-    as_in_keras(autoencoder, images(), noise())
+@pytest.mark.parametrize("replicas", only([2], [1, 2]))
+def test_with_given_noise_the_numbers_are_those_of_keras(as_in_keras: Any, replicas: int) -> None:
+    as_in_keras(autoencoder, images(), noise(), replicas=[replicas])
 
 
 @pytest.mark.long  # tests/steps/test_build.py does the like every day
@@ -126,6 +129,7 @@ def test_a_model_without_a_call_is_trained_as_in_keras(as_in_keras: Any) -> None
     as_in_keras(lambda: autoencoder(HasNoCall), images(), noise(), replicas=[2])
 
 
+@pytest.mark.long
 def test_an_added_divergence_counts_as_in_keras(as_in_keras: Any) -> None:
     flat = images().reshape(21, -1)
     as_in_keras(of_added_loss, (flat, noise()), flat, replicas=[2])

@@ -118,6 +118,7 @@ def test_the_users_own_seeds_are_compared(tf: Any) -> None:
     assert given[0] != given[1]
 
 
+@pytest.mark.long
 def test_a_pipeline_of_a_thousand_parts(tf: Any) -> None:
     data = tf.data.Dataset.range(1)
     for _ in range(1000):

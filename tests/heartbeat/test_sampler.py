@@ -126,6 +126,7 @@ assert not gc.isenabled()
 """
 
 
+@pytest.mark.long
 def test_looks_and_finalizers_do_not_wait_for_each_other() -> None:
     # Without care this stands still within a second in Python 3.11.0 to 3.11.8.
     subprocess.run([sys.executable, "-c", LOOKS], check=True, timeout=120)

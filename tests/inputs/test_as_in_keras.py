@@ -137,7 +137,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[list[str]], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("program", sweep(PROGRAMS))
+@pytest.mark.parametrize("program", only(["fit", "stopped", "evaluate"], PROGRAMS))
 def test_a_py_dataset_is_called_as_by_keras(pair: Pair, program: str) -> None:
     method, arguments = PROGRAMS[program]
     noted: list[list[str]] = []
@@ -235,8 +235,14 @@ DATA: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+DAILY = (
+    *("by_numpy", "shrinks_within_a_pass", "parts_from_epoch_1_of_arrays", "pipeline"),
+    *("pipeline_of_exact_length", "pipeline_of_unknown_length"),
+)
+
+
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("data", only(DAILY, DATA))
 def test_the_same_seed_trains_as_by_keras(pair: Pair, data: str) -> None:
     expected, got = pair.runs("fit", lambda: {"epochs": EPOCHS, "shuffle": False, **DATA[data]()})
     assert len(got) == len(expected)
@@ -261,7 +267,7 @@ CONTINUED: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-@pytest.mark.parametrize("data", CONTINUED)
+@pytest.mark.parametrize("data", only(["one"], CONTINUED))
 def test_a_second_fit_is_given_the_passes_that_follow(pair: Pair, data: str) -> None:
     expected, got = pair.runs("fit", lambda: {"epochs": 2, **CONTINUED[data]()}, times=2)
     assert len(got) == len(expected)
@@ -299,7 +305,14 @@ X = np.ones((6, 2), "float32")
 
 @pytest.mark.parametrize("replicas", sweep([2, 1]))
 @pytest.mark.parametrize(
-    "x", [X, [X, X], (X, X), {"a": X}, {"a": [X, X]}], ids=["one", "list", "tuple", "dict", "deep"]
+    "x",
+    [
+        pytest.param(X, id="one", marks=pytest.mark.long),
+        pytest.param([X, X], id="list", marks=pytest.mark.long),
+        pytest.param((X, X), id="tuple", marks=pytest.mark.long),
+        pytest.param({"a": X}, id="dict"),
+        pytest.param({"a": [X, X]}, id="deep", marks=pytest.mark.long),
+    ],
 )
 def test_x_alone_reaches_the_steps_as_in_keras(tiny: Any, x: Any, replicas: int) -> None:
     one, many = Sees(), Sees()
@@ -349,7 +362,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("replicas", sweep([2, 1]))
-@pytest.mark.parametrize("parts", only(["four", "none_within", "dtypes"], PARTS))
+@pytest.mark.parametrize("parts", only(["dtypes"], PARTS))
 def test_what_python_makes_reaches_the_steps_as_in_keras(
     tiny: Any, parts: str, replicas: int
 ) -> None:
@@ -384,7 +397,7 @@ class TakesDicts(keras.Sequential):
         return super().train_step((data["x"], data["y"]))
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([1, 2]))
 def test_a_dict_of_a_py_dataset_reaches_the_step_as_it_is(tiny: Any, replicas: int) -> None:
     losses = []
     for fit in (keras.Model.fit, kfit.fit):

@@ -11,7 +11,6 @@ import tensorflow as tf
 import kfit
 from kfit.inputs import arrays, feeder
 from kfit.inputs.feeder import Feeder, lent, take_back
-from tests.sweeps import sweep
 
 SPEC = (tf.TensorSpec([2, 3], "float32"), tf.TensorSpec([2], "int64"))
 
@@ -90,10 +89,9 @@ def trained(strategy: Any, **options: Any) -> tuple[list[float], list[np.ndarray
     return history["loss"], made.get_weights()
 
 
-@pytest.mark.parametrize("shuffle", sweep([True, False, "batch"], 3))
-@pytest.mark.parametrize(
-    ("steps", "most"), [(None, 20), pytest.param(3, 9, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("shuffle", [True, False, "batch"])
+@pytest.mark.parametrize(("steps", "most"), [(None, 20), (3, 9)])
 def test_the_numbers_are_those_of_a_pipeline(
     tiny: Any, monkeypatch: Any, shuffle: Any, steps: int | None, most: int
 ) -> None:
@@ -107,6 +105,7 @@ def test_the_numbers_are_those_of_a_pipeline(
     np.testing.assert_equal(got[1], expected[1])
 
 
+@pytest.mark.long
 def test_calls_within_a_call_do_not_take_its_batches() -> None:
     x, y = data()
 
@@ -141,6 +140,7 @@ def test_training_that_was_stopped_leaves_nothing_to_the_next() -> None:
     np.testing.assert_allclose(many.get_weights()[0], one.get_weights()[0], rtol=1e-5)
 
 
+@pytest.mark.long
 def test_threads_train_beside_each_other() -> None:
     x, y = data()
     options = {"batch_size": 6, "shuffle": False, "verbose": 0, "epochs": 2}

@@ -50,6 +50,7 @@ def test_every_replica_gets_its_rows_of_every_batch(replicas: int) -> None:
         assert run.layout.per_replica == (data is numbers and replicas == 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_training_is_the_same(tiny: Any, replicas: int) -> None:
     one, many = tiny.model(), tiny.model()

@@ -58,6 +58,7 @@ def test_a_generator_that_ends_with_an_epoch_stops_training_there(tiny: Any) -> 
     assert (history.epoch, len(history.history["number"])) == ([0, 1], 2)
 
 
+@pytest.mark.long
 def test_validation_data_that_has_ended_is_told(tiny: Any) -> None:
     x, y = tiny.data(16)
     with pytest.warns(UserWarning, match="`validation_data` has ended, and cannot be read again"):

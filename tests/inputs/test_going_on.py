@@ -18,7 +18,7 @@ import tensorflow as tf
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import Store
-from tests.sweeps import only
+from tests.sweeps import only, sweep
 
 EXAMPLES, BATCH, EPOCHS = 20, 4, 3
 
@@ -459,10 +459,7 @@ KINDS = {
 }
 
 
-DAILY = (
-    *("both_short_epochs", "both_short_epochs_from_epoch_1", "pipeline_with_layer"),
-    *("shrinks", "eager", "held"),
-)
+DAILY = ("both_short_epochs", "pipeline_with_layer")
 UNSEEDED = ("own_generator", "pipeline_with_unseeded_layer")
 """Those that draw other numbers in each process: what was cut off before its first save begins
 anew, with numbers of its own."""
@@ -553,7 +550,7 @@ def getting_shorter(level: Level) -> tf.data.Dataset:
     return tf.data.Dataset.from_generator(batches, output_signature=signature)
 
 
-@pytest.mark.parametrize("made", [drawing_more, getting_shorter])
+@pytest.mark.parametrize("made", sweep([drawing_more, getting_shorter]))
 def test_a_pipeline_that_yields_others_when_it_is_read_again_is_told(
     program: Program, tmp_path: Any, made: Any
 ) -> None:
@@ -570,6 +567,7 @@ def test_a_pipeline_that_yields_others_when_it_is_read_again_is_told(
         program.run(backup)
 
 
+@pytest.mark.long
 def test_a_pass_that_has_become_shorter_is_told(program: Program, tmp_path: Any) -> None:
     lengths = iter((5, 2))
     x, y = arrays()
@@ -678,6 +676,7 @@ class Knows(keras.callbacks.Callback):
         self.held = data
 
 
+@pytest.mark.long
 def test_data_that_hold_the_model_and_a_callback_that_holds_the_data(
     program: Program, tmp_path: Any
 ) -> None:
@@ -699,6 +698,7 @@ def test_data_that_hold_the_model_and_a_callback_that_holds_the_data(
         assert all(map(np.array_equal, got, expected)), data.__name__
 
 
+@pytest.mark.long
 def test_a_cache_of_objects_is_told_and_training_goes_on(program: Program, tmp_path: Any) -> None:
     class Cached(Rows):
         def __init__(self) -> None:
@@ -821,7 +821,8 @@ ALSO_READ = (
 )
 
 
-@pytest.mark.parametrize("kind", only([read_by_a_hook, evaluated_by_keras], ALSO_READ))
+@pytest.mark.long  # `callbacks/test_one_data_set.py` validates on the training data every day
+@pytest.mark.parametrize("kind", ALSO_READ)
 def test_what_is_read_beside_the_training_draws_from_one_sequence_of_orders(
     program: Program, tmp_path: Any, kind: Any
 ) -> None:

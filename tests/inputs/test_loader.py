@@ -52,6 +52,7 @@ class TorchTensor:
         return self.values
 
 
+@pytest.mark.long
 def test_a_torch_loader_of_a_stream_has_no_length(tiny: Any) -> None:
     def no_length(self: _Loader) -> int:
         raise TypeError("object of type 'IterableDataset' has no len()")
@@ -65,9 +66,7 @@ def test_a_torch_loader_of_a_stream_has_no_length(tiny: Any) -> None:
     assert tiny.distance(one, many) < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("replicas", "steps"), only([(1, None), (2, 3)], [(1, None), (2, None), (2, 3)])
-)
+@pytest.mark.parametrize(("replicas", "steps"), only([(1, None)], [(1, None), (2, None), (2, 3)]))
 def test_a_torch_loader_trains_like_its_arrays(tiny: Any, replicas: int, steps: int | None) -> None:
     x, y = tiny.data(41)
     options = {"epochs": 3, "steps_per_epoch": steps, "verbose": 0}

@@ -117,6 +117,7 @@ def test_replicas_share_a_batch_without_gap_or_overlap(replicas: int) -> None:
         assert (int(in_graph.start), int(in_graph.stop)) == rows[-1]
 
 
+@pytest.mark.long
 def test_the_order_outlives_the_runtime_it_was_first_drawn_in(tmp_path: Path) -> None:
     """Keras' own tests renew TensorFlow's runtime in the middle of a process."""
     program = """

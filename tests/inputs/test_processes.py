@@ -52,7 +52,8 @@ print("ends")
 """
 
 
-@pytest.mark.parametrize("workers", ["1", pytest.param("1 2", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("workers", ["1", "1 2"])
 def test_a_program_that_is_not_guarded(tmp_path: Any, workers: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -87,6 +87,7 @@ def test_batches_may_differ_in_their_inner_lengths(tiny: Any) -> None:
     assert tiny.distance(one, many) < 1e-6
 
 
+@pytest.mark.long
 def test_ragged_batches_keep_their_uniform_inner_dimensions(tiny: Any) -> None:
     def ragged() -> Iterator[Any]:
         for lengths in ([3, 1, 4], [2, 2, 1], [1, 5, 1]):

@@ -14,7 +14,7 @@ import tensorflow as tf
 import kfit
 from kfit.inputs import as_batches, stored
 from kfit.inputs.read_by_rows import ReadByRows, columns_as_arrays, of_polars
-from tests.sweeps import sweep
+from tests.sweeps import only
 
 ROWS, BATCH = 47, 8
 
@@ -78,9 +78,10 @@ def frames(hugging_face: Any) -> tuple[Any, Any]:
     return pl.DataFrame(x), pl.Series(y)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize(
-    "make", sweep([columns, shuffled_columns, frames], every=3), ids=lambda make: make.__name__
+    "make", [columns, shuffled_columns, frames], ids=lambda make: make.__name__
 )
 def test_the_numbers_are_those_of_the_arrays(
     tiny: Any, hugging_face: Any, make: Callable[[Any], tuple[Any, Any]]
@@ -95,7 +96,7 @@ def test_small_columns_are_copied(tiny: Any, hugging_face: Any) -> None:
 
 
 @pytest.mark.usefixtures("in_place")
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", only([True], [True, False]))
 def test_only_the_rows_of_a_batch_are_read_at_once(hugging_face: Any, shuffle: bool) -> None:
     x, y = arrays()
     read = []

@@ -91,7 +91,7 @@ def numbers(x: Any, y: Any, strategy: Strategy, shuffle: Any) -> list[float]:
 @pytest.mark.parametrize(
     "shuffle", [True, *(pytest.param(each, marks=pytest.mark.long) for each in (False, "batch"))]
 )
-@pytest.mark.parametrize("kind", only(["memmap", "zarr"], KINDS))
+@pytest.mark.parametrize("kind", only(["memmap"], KINDS))
 def test_the_numbers_are_those_of_a_copied_array(
     tiny: Any, tmp_path: Path, monkeypatch: Any, kind: str, shuffle: Any
 ) -> None:
@@ -115,6 +115,7 @@ class Fails(keras.callbacks.Callback):
             raise OSError("the disk is full")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_place")
 @pytest.mark.filterwarnings("ignore:The snapshot has a state of the callback Fails")
 @pytest.mark.parametrize("kind", only(["h5py"], KINDS))
@@ -195,6 +196,7 @@ def test_a_file_that_is_closed_in_training_ends_it(tmp_path: Path) -> None:
         kfit.fit(model(), array, y, epochs=50, verbose=0, strategy="one_device", callbacks=[closes])
 
 
+@pytest.mark.long
 def test_small_arrays_and_text_are_copied() -> None:
     assert not stored.reads_in_place(np.zeros(8))
     assert not stored.reads_in_place(np.full(2**24, "a sentence of some words"))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 import tensorflow as tf
 
 from kfit.internals.eager_random import (
@@ -31,6 +32,7 @@ def test_the_global_generator_is_the_one_that_was_set() -> None:
     tf.random.set_global_generator(before)
 
 
+@pytest.mark.long
 def test_neither_is_made_by_asking_for_it() -> None:
     lines = (
         "from kfit.internals.eager_random import existing_global_generator, generator_of_seeds",

@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 
 from kfit.internals.keras_functions import functions_forgotten, mark_of_function
 
@@ -21,6 +22,7 @@ def marks(model: keras.Model) -> list[Any]:
     return [mark_of_function(model, f"{kind}_step") for kind in ("train", "test", "predict")]
 
 
+@pytest.mark.long
 def test_a_mark_changes_only_when_keras_would_trace_the_step_anew() -> None:
     model = made()
     first = marks(model)

@@ -17,7 +17,7 @@ def deterministic() -> Any:
     config.disable_op_determinism()
 
 
-@pytest.mark.parametrize("profile", [False, True])
+@pytest.mark.parametrize("profile", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_data_that_is_waited_for_is_trained_on(tiny: Any, profile: bool) -> None:
     x, y = tiny.data(24)
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)

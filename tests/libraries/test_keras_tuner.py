@@ -10,6 +10,8 @@ import pytest
 
 keras_tuner = pytest.importorskip("keras_tuner", reason='pip install -e ".[test]"')
 
+pytestmark = pytest.mark.long
+
 
 def build(parameters: Any) -> keras.Model:
     keras.utils.set_random_seed(1)

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("mlflow", reason='pip install -e ".[libraries]"')
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).parent / "programs" / "mlflow_autolog.py"
 
 
@@ -52,7 +54,6 @@ def test_a_run_is_that_of_keras(
     assert len(found["losses"]) == found["epochs"] == 3
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("who", "expected"), [("all", [0, 3]), ("chief", [3])])
 def test_on_workers_the_callback_of_one_logs(
     run_workers: Callable[..., list[str]], tmp_path: Path, who: str, expected: list[int]

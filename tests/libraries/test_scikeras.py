@@ -21,6 +21,7 @@ def build(meta: dict[str, Any]) -> keras.Model:
     return keras.Sequential([keras.Input((meta["n_features_in_"],)), *layers])
 
 
+@pytest.mark.long
 def test_a_classifier_is_that_of_keras(tiny: Any, as_in_keras: Callable[..., Any]) -> None:
     x, y = tiny.data(61)
 

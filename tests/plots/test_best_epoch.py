@@ -62,6 +62,7 @@ def test_the_names_are_those_of_keras() -> None:
             assert best_place(name, values, None, "auto") == expected[direction], name
 
 
+@pytest.mark.long
 def test_tensorflow_is_not_started() -> None:
     """After it, the program can still split its CPU into devices."""
     program = (

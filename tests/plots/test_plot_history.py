@@ -19,6 +19,7 @@ from matplotlib.colors import to_rgb
 
 import kfit
 from kfit.plots.plot_history import COLORS, INK
+from tests.sweeps import only
 
 HISTORY = {
     "accuracy": [0.5, 0.7, 0.9, 0.8],
@@ -99,6 +100,7 @@ def test_what_a_fit_returns(tiny: Any) -> None:
         kfit.plot_history(history)
 
 
+@pytest.mark.long
 def test_where_training_resumed(tiny: Any, tmp_path: Any) -> None:
     x, y = tiny.data(40)
 
@@ -167,7 +169,7 @@ def test_the_direction_is_given_or_nothing_is_marked() -> None:
     assert len(figure.axes[1].get_lines()) == 2
 
 
-@pytest.mark.parametrize("count", [1, 4, 7])
+@pytest.mark.parametrize("count", only([4], [1, 4, 7]))
 def test_any_number_of_panels(count: int, tmp_path: Any) -> None:
     figure = kfit.plot_history({f"m{index}": [1.0, 2.0] for index in range(count)})
     assert len(titles(figure)) == count
@@ -183,8 +185,8 @@ LONG = "sparse_top_k_categorical_accuracy"
         (["loss"], None),
         (["loss"], (2.2, 2.2)),
         (["loss", LONG], None),
-        (["loss", "accuracy", LONG], None),
-        (["loss", "accuracy", LONG], (4, 3)),
+        pytest.param(["loss", "accuracy", LONG], None, marks=pytest.mark.long),
+        pytest.param(["loss", "accuracy", LONG], (4, 3), marks=pytest.mark.long),
         pytest.param(["loss", "accuracy", LONG], (4, 7), marks=pytest.mark.long),
         pytest.param(["loss", "accuracy", LONG], (12, 3), marks=pytest.mark.long),
     ],
@@ -264,7 +266,7 @@ def test_the_background_is_transparent(tmp_path: Any) -> None:
     assert not (drawn[:, :3] > 0.95).all(axis=1).any()  # none of the style's white text
 
 
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("own", only([True], [False, True]))
 def test_a_picture_may_have_a_background(own: bool, tmp_path: Any) -> None:
     given = mpl.figure.Figure() if own else None
     figure = kfit.plot_history(HISTORY, figure=given)

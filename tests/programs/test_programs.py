@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SEED = os.environ.get("KFIT_PROGRAMS_SEED") or str(random.SystemRandom().randrange(10**6))
 COUNT, PLACES = 20, 5
-DAILY = 2
+DAILY = 1
 """So many of the programs are run each day."""
 FIT: dict[str, Any] = {"do": "fit", "epochs": 1, "callbacks": []}
 LEAST: dict[str, Any] = {
@@ -128,6 +128,7 @@ def test_a_program_is_begun_again_as_a_new_process_would(generated: Any, tmp_pat
     assert generated("check").judged_resumed(whole, again, "").status == "passed"
 
 
+@pytest.mark.long
 def test_a_program_is_killed_at_a_moment_that_no_hook_knows_of(
     generated: Any, tmp_path: Path
 ) -> None:

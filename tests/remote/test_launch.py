@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 import kfit
+from tests.sweeps import only
 
 # Many times what starting or ending a tiny process takes.
 SOON = 30.0
@@ -106,6 +107,7 @@ def test_what_raises_is_named_with_its_traceback(
     assert launch(lambda: "again", workers=2) == "again"
 
 
+@pytest.mark.long
 def test_the_first_cause_is_named_though_another_ends_first() -> None:
     def fails(folder: str) -> None:
         first = Path(folder, "first")
@@ -149,6 +151,7 @@ def test_restarts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[worker 0] OSError: full" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_good", [True, False])
 def test_the_result_of_an_earlier_attempt_is_none(tmp_path: Path, is_good: bool) -> None:
     """The chief returns, then another worker fails; in the next attempt the chief just ends."""
@@ -171,6 +174,7 @@ def test_the_result_of_an_earlier_attempt_is_none(tmp_path: Path, is_good: bool)
         launch(returns_once, str(tmp_path), workers=2, max_restarts=1)
 
 
+@pytest.mark.long
 def test_other_ends() -> None:
     with pytest.raises(kfit.LaunchError, match=r"^worker 0 was killed by SIGKILL"):
         launch(lambda: os.kill(os.getpid(), signal.SIGKILL))
@@ -260,7 +264,10 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "signum",
+    only([signal.SIGINT, signal.SIGKILL], [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]),
+)
 def test_nothing_outlives_the_launch(tmp_path: Path, signum: signal.Signals) -> None:
     flags, temporary = tmp_path / "flags", tmp_path / "temporary"
     flags.mkdir()

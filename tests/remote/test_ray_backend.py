@@ -102,6 +102,7 @@ def test_a_function_runs_on_two_workers(capsys: pytest.CaptureFixture[str]) -> N
     wait_until(everything_is_given_back, "the placement group is removed")
 
 
+@long
 def test_what_raises_is_named_with_its_traceback() -> None:
     def fails() -> None:
         if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
@@ -116,6 +117,7 @@ def test_what_raises_is_named_with_its_traceback() -> None:
     assert caught.value.task == "worker 1"
 
 
+@long
 def test_an_end_counts_when_all_have_succeeded(tmp_path: Path) -> None:
     def ends(marker: str, is_last: bool) -> None:
         from kfit.heartbeat import Heartbeat
@@ -134,7 +136,8 @@ def test_an_end_counts_when_all_have_succeeded(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("victim", ["its worker", pytest.param("its agent", marks=long)])
+@long
+@pytest.mark.parametrize("victim", ["its worker", "its agent"])
 def test_all_start_again_when_one_is_killed(
     victim: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

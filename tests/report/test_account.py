@@ -16,6 +16,7 @@ import tensorflow as tf
 import kfit
 from kfit.checkpoint import fits
 from kfit.report.account import Account
+from tests.sweeps import sweep
 
 
 class Keeps(keras.callbacks.Callback):
@@ -40,7 +41,7 @@ def share(report: kfit.Report, phase: str) -> float:
     return report.phases[phase] / report.seconds_of_training
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([1, 2]))
 def test_the_phases_add_up_to_the_time_of_fit(tiny: Any, replicas: int, capfd: Any) -> None:
     x, y = tiny.data(101)
     trainer = kfit.Trainer(tiny.model(), strategy=tiny.strategy(replicas))
@@ -70,6 +71,7 @@ def test_the_phases_add_up_to_the_time_of_fit(tiny: Any, replicas: int, capfd: A
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.long
 def test_slow_data_is_the_largest_part_and_is_counted(tiny: Any) -> None:
     x, y = tiny.data(32)
 
@@ -107,6 +109,7 @@ class TakesScalar(keras.Model):
         return super().train_step((data["x"] * data["scale"], [data["y"], data["y"]]))
 
 
+@pytest.mark.long
 def test_a_scalar_of_a_batch_has_no_examples(tiny: Any) -> None:
     x, y = tiny.data(32)
     data = tf.data.Dataset.from_tensor_slices((x, y[:, None])).batch(10)
@@ -132,6 +135,7 @@ def test_a_slow_hook_for_batches_is_named(tiny: Any) -> None:
     assert any("`on_train_batch_end`. Slow has hooks" in each for each in report.advice)
 
 
+@pytest.mark.long
 def test_what_a_callback_evaluates_is_time_of_its_hook(tiny: Any) -> None:
     x, y = tiny.data(50)
     trainer = kfit.Trainer(tiny.model(), strategy="one_device")
@@ -178,6 +182,7 @@ def test_a_resumed_training_counts_from_its_first_beginning(tiny: Any, tmp_path:
     assert second.goodput < 1
 
 
+@pytest.mark.long
 def test_a_snapshot_is_looked_for_and_restored_in_the_time_of_resuming(
     tiny: Any, tmp_path: Path
 ) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """
 import json, os, pathlib, signal, sys
 import keras, numpy as np, kfit
@@ -33,7 +35,7 @@ if trainer.is_chief:
 """
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_kill_is_a_restart_and_its_lost_steps_are_counted(tmp_path: Path, workers: int) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     strategy = "one_device" if workers == 1 else "multi_worker"

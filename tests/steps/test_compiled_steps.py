@@ -14,7 +14,7 @@ import tensorflow as tf
 import kfit
 from kfit.distribute.owned import owned_optimizers
 from kfit.model import trainer_of
-from tests.sweeps import only, sweep
+from tests.sweeps import only
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
@@ -115,8 +115,10 @@ def enable_lora(model: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`trainable` of")
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("add", [add_threshold, enable_lora])
+@pytest.mark.parametrize(
+    ("add", "replicas"),
+    only([(add_threshold, 1)], itertools.product([add_threshold, enable_lora], [1, 2])),
+)
 def test_what_is_added_counts_from_the_next_compile_on(tiny: Any, add: Any, replicas: int) -> None:
     """Also if a layer is frozen with it, whose change takes effect only then, too."""
     x, y = tiny.data(22)
@@ -152,6 +154,7 @@ def kernels(model: Any) -> Any:
     return [model.layers[0]._kernel.numpy(), model.layers[1].kernel.numpy()]
 
 
+@pytest.mark.long
 def test_no_flags_are_kept_of_steps_that_ran_eagerly_by_the_switch_of_tensorflow(tiny: Any) -> None:
     """Keras traces its step after `run_functions_eagerly(True)` is over, with the flags of then."""
     x, y = tiny.data(16)
@@ -177,7 +180,7 @@ def test_no_flags_are_kept_of_steps_that_ran_eagerly_by_the_switch_of_tensorflow
     assert tiny.distance(one, model) < 1e-5
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", only([2], [1, 2]))
 def test_a_loss_reads_values_while_functions_of_tensorflow_run_eagerly(
     tiny: Any, replicas: int
 ) -> None:
@@ -228,7 +231,7 @@ class LogsItsLoss(keras.Model):
         return {metric.name: metric.result() for metric in others}
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", only([2], [1, 2]))
 def test_a_loss_that_the_step_returns_beside_a_dict_of_metrics_is_logged(
     tiny: Any, replicas: int
 ) -> None:
@@ -276,13 +279,12 @@ class CompilesAgain(keras.callbacks.Callback):
         self.model.make_train_function(force=True)
 
 
-@pytest.mark.parametrize("replicas", sweep([2, 1]))
+@pytest.mark.long
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end"])
 @pytest.mark.parametrize(
-    ("freezes", "hook"),
-    only(
-        [(False, "on_epoch_begin"), (True, "on_epoch_end")],
-        itertools.product([False, True], ["on_epoch_begin", "on_epoch_end"]),
-    ),
+    "freezes",
+    [False, True],
     ids=lambda value: {False: "thaws", True: "freezes"}.get(value),
 )
 def test_a_hook_may_compile_the_model_again(
@@ -324,6 +326,7 @@ class Latest(keras.Metric):
         return float(np.median(self.largest)) if self.largest else 0.0
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:With `run_eagerly=True` kfit cannot read")
 def test_results_that_python_computes_are_those_of_now(tiny: Any) -> None:
     x, y = tiny.data(16)
@@ -391,9 +394,10 @@ NUMBERS = np.random.RandomState(0).normal(size=(16, 4)).astype("float32")
 TARGETS = NUMBERS[:, :1] * 2 + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ask", "replicas"),
-    only([(force, 2), (set_none, 1)], itertools.product([force, set_none], [1, 2])),
+    itertools.product([force, set_none], [1, 2]),
 )
 def test_a_step_is_traced_anew_where_keras_would(tiny: Any, replicas: int, ask: Any) -> None:
     def program(fit: Any, evaluate: Any, predict: Any) -> list[Any]:
@@ -443,7 +447,7 @@ class Traces(keras.callbacks.Callback):
         self.model.make_predict_function(force=True)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", only([1], [1, 2]))
 def test_a_hook_may_have_a_step_traced_anew(tiny: Any, replicas: int) -> None:
     def program(fit: Any, evaluate: Any, predict: Any) -> list[Any]:
         model, layer = scaled()
@@ -463,7 +467,7 @@ def test_a_hook_may_have_a_step_traced_anew(tiny: Any, replicas: int) -> None:
 
 @pytest.mark.parametrize(
     ("ask", "replicas"),
-    only([(force, 1), (set_none, 2)], itertools.product([force, set_none], [1, 2])),
+    only([(force, 1)], itertools.product([force, set_none], [1, 2])),
 )
 def test_a_layer_without_trained_variables_may_be_frozen(
     tiny: Any, replicas: int, ask: Any
@@ -486,7 +490,7 @@ def test_a_layer_without_trained_variables_may_be_frozen(
         pytest.param(False, 1, id="forced-1"),
         pytest.param(False, 2, id="forced-2", marks=pytest.mark.long),
         pytest.param(True, 1, id="own fit-1", marks=pytest.mark.long),
-        pytest.param(True, 2, id="own fit-2"),
+        pytest.param(True, 2, id="own fit-2", marks=pytest.mark.long),
     ],
 )
 def test_what_was_traced_anew_before_lets_no_layer_freeze_later(
@@ -508,7 +512,7 @@ def test_what_was_traced_anew_before_lets_no_layer_freeze_later(
 
 
 @pytest.mark.filterwarnings("ignore:With `run_eagerly=True` kfit cannot read")
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", only([1], [1, 2]))
 def test_without_graphs_another_method_is_called_at_once(tiny: Any, replicas: int) -> None:
     def program(fit: Any, _: Any, predict: Any) -> list[Any]:
         model, _ = scaled()
@@ -528,7 +532,7 @@ def test_without_graphs_another_method_is_called_at_once(tiny: Any, replicas: in
 
 
 @pytest.mark.filterwarnings("ignore:With `run_eagerly=True` kfit cannot read")
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", only([1], [1, 2]))
 def test_another_step_counts_when_keras_makes_its_function(tiny: Any, replicas: int) -> None:
     def program(fit: Any, *_: Any) -> list[Any]:
         model, _ = scaled()

@@ -101,11 +101,13 @@ def both() -> dict[str, Any]:
     return {"kfit": ours, "plain": traced(plain, spec, strategy.tf_strategy)}
 
 
+@pytest.mark.long
 def test_a_full_batch_meets_as_often_as_in_a_plain_loop(both: Any) -> None:
     (_, ours), (_, plain) = both["kfit"], both["plain"]
     assert ours == plain == 4  # one for each gradient, in one call
 
 
+@pytest.mark.long
 def test_a_full_batch_has_no_operation_that_a_plain_loop_has_not(both: Any) -> None:
     ours, plain = (Counter(op.type for op in both[name][0]) for name in ("kfit", "plain"))
     # They cost nothing when a graph is run; a snapshot passes on memory of TensorFlow.
@@ -114,6 +116,7 @@ def test_a_full_batch_has_no_operation_that_a_plain_loop_has_not(both: Any) -> N
     assert not ours - plain
 
 
+@pytest.mark.long
 def test_a_full_batch_has_static_shapes(both: Any) -> None:
     open_shapes = {
         name: [op.name for op in both[name][0] for t in op.outputs if _is_open(t)]

@@ -31,7 +31,7 @@ LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 OFF = "kfit: takes this model's jit_compile for 'auto'"
 
 
-@pytest.mark.parametrize("door", only(["fit", "Trainer"], ["fit", "Sequential", "Trainer"]))
+@pytest.mark.parametrize("door", only(["fit"], ["fit", "Sequential", "Trainer"]))
 def test_auto_is_off_on_several_replicas(
     tiny: Any, capsys: pytest.CaptureFixture[str], door: str
 ) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.steps.metrics import as_numbers, combine, flat_logs, reset_metrics
-from tests.sweeps import sweep
+from tests.sweeps import only, sweep
 
 
 def test_dicts_in_logs_are_opened() -> None:
@@ -39,7 +39,9 @@ class Halves(keras.metrics.Mean):
         return {"upper": mean * 2, "half": mean / 2}
 
 
-@pytest.mark.parametrize("strategy", ["one_device", kfit.distribute.Mirrored(["CPU:0", "CPU:1"])])
+@pytest.mark.parametrize(
+    "strategy", sweep(["one_device", kfit.distribute.Mirrored(["CPU:0", "CPU:1"])])
+)
 def test_a_result_that_is_a_dict_is_logged_as_by_keras(strategy: Any) -> None:
     """The entries stand among the logs, those of the validation with "val_"."""
 
@@ -215,7 +217,7 @@ CASES: dict[str, Callable[[], tuple[keras.Model, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", only(["own_results"], CASES))
 @pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_a_setting_that_a_hook_changes_counts_at_once(tiny: Any, name: str, replicas: int) -> None:
     options: dict[str, Any] = {"shuffle": False, "verbose": 0}
@@ -269,6 +271,7 @@ class ReturnsAResult(keras.Sequential):
         return {"loss": 10.0 * float(self.metrics[0].result())}
 
 
+@pytest.mark.long
 def test_a_result_that_a_step_returns_is_not_that_of_python(tiny: Any) -> None:
     options: dict[str, Any] = {"batch_size": 4, "epochs": 2, "shuffle": False, "verbose": 0}
     histories = []

@@ -63,12 +63,7 @@ MADE_BY = {f.__name__: f for f in (Slices, pipeline, through_numpy, generator)}
 @pytest.mark.parametrize(
     ("of", "kind"),
     only(
-        [
-            ("arrays", "Slices"),
-            ("tensors", "pipeline"),
-            ("tensors", "through_numpy"),
-            ("arrays", "generator"),
-        ],
+        [("arrays", "generator")],
         itertools.product(["arrays", "tensors"], MADE_BY),
     ),
 )

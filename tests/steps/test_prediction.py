@@ -24,7 +24,7 @@ def test_predict_keeps_the_order(tiny: Any, replicas: int) -> None:
         np.testing.assert_array_equal(next_ones, x + 1)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_batches_of_other_lengths_are_joined_as_in_keras(tiny: Any, replicas: int) -> None:
     """Executions have one batch at first, and then more, whose rows may be of one length."""
     lengths = [3, 5, 5, 2, 2, 2, 4, 4, 3, 5, 1, 1, 2, 3]
@@ -38,7 +38,7 @@ def test_batches_of_other_lengths_are_joined_as_in_keras(tiny: Any, replicas: in
     assert got.to_list() == expected.to_list()
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_a_scalar_of_one_batch_stays_a_scalar(tiny: Any, replicas: int) -> None:
     x = keras.Input((1,))
     model = keras.Model(x, {"rows": x * 2, "mean": keras.ops.mean(x)})
@@ -68,7 +68,7 @@ class Spreads(layers.Layer):
         return keras.KerasTensor(x.shape, sparse=True), keras.KerasTensor(x.shape, ragged=True)
 
 
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("replicas", sweep([3, 1]))
 def test_predict_keeps_the_order_of_sparse_and_ragged_rows(tiny: Any, replicas: int) -> None:
     inputs = keras.Input((4,))
     trainer = kfit.Trainer(keras.Model(inputs, Spreads()(inputs)), tiny.strategy(replicas))
@@ -78,7 +78,7 @@ def test_predict_keeps_the_order_of_sparse_and_ragged_rows(tiny: Any, replicas: 
     assert ragged.to_list() == [list(row[: int(row[0]) % 4]) for row in x]
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_batches_of_unknown_rank_are_predicted_one_by_one_as_in_keras(
     tiny: Any, replicas: int
 ) -> None:
@@ -94,7 +94,7 @@ def test_batches_of_unknown_rank_are_predicted_one_by_one_as_in_keras(
         assert kfit.Trainer(unbuilt, "one_device").predict(opened, verbose=0).shape == (203, 3)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_functions_may_be_made_eager_between_two_predictions(tiny: Any, replicas: int) -> None:
     """As a debugger needs it: `tf.config.run_functions_eagerly` stops at lines of a layer."""
     seen: list[bool] = []
@@ -126,7 +126,7 @@ def test_functions_may_be_made_eager_between_two_predictions(tiny: Any, replicas
         assert not seen
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([1, 2]))
 def test_predictions_may_be_written_to(tiny: Any, replicas: int) -> None:
     trainer = kfit.Trainer(tiny.model(), tiny.strategy(replicas))
     x = tiny.data(8)[0]
@@ -193,6 +193,7 @@ def assert_as_in_keras(got: Any, expected: Any) -> None:
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compute", [without_rows, with_rows_elsewhere])
 def test_predictions_without_a_row_for_each_example_are_those_of_one_device(
     tiny: Any, compute: Any
@@ -222,6 +223,7 @@ def test_functional_models_may_predict_without_a_row_for_each_example(
     assert_as_in_keras(got, expected)
 
 
+@pytest.mark.long
 def test_rows_of_ragged_examples_stay_rows(tiny: Any) -> None:
     """Their number is a constant in the graph, where a sum over each row looks like bins."""
 
@@ -241,17 +243,19 @@ def test_rows_of_ragged_examples_stay_rows(tiny: Any) -> None:
 
 @pytest.mark.parametrize(
     ("compute", "is_told"),
-    [
-        (lambda p: tf.reduce_max(p, 0), True),
-        (lambda p: tf.reduce_any(p > 0, 0), True),
-        (lambda p: tf.sqrt(tf.reduce_mean(p * p, 0)), True),
-        (lambda p: p, False),
-        (lambda p: tf.nn.softmax(p)[:, 1:], False),
-        (lambda p: tf.map_fn(lambda row: 2.0 * row, p), False),
-        (lambda p: tf.argmax(p, 1), False),
-        (lambda p: tf.boolean_mask(p, p[:, 0] > 0), False),
-        (lambda p: tf.ensure_shape(tf.numpy_function(np.abs, [p], p.dtype), [None, 4]), False),
-    ],
+    sweep(
+        [
+            (lambda p: tf.reduce_max(p, 0), True),
+            (lambda p: tf.reduce_any(p > 0, 0), True),
+            (lambda p: tf.sqrt(tf.reduce_mean(p * p, 0)), True),
+            (lambda p: p, False),
+            (lambda p: tf.nn.softmax(p)[:, 1:], False),
+            (lambda p: tf.map_fn(lambda row: 2.0 * row, p), False),
+            (lambda p: tf.argmax(p, 1), False),
+            (lambda p: tf.boolean_mask(p, p[:, 0] > 0), False),
+            (lambda p: tf.ensure_shape(tf.numpy_function(np.abs, [p], p.dtype), [None, 4]), False),
+        ]
+    ),
 )
 def test_predictions_that_are_not_of_examples_are_told(
     tiny: Any, compute: Any, is_told: bool, recwarn: Any
@@ -264,12 +268,14 @@ def test_predictions_that_are_not_of_examples_are_told(
 
 @pytest.mark.parametrize(
     ("compute", "message"),
-    [
-        (lambda p: p - tf.reduce_mean(p, 0), "A prediction combines the examples"),
-        (lambda p: p[::-1], "A prediction combines the examples"),
-        (lambda p: tf.concat([p, -p], 0), "A prediction has a row for each example, but"),
-        (lambda p: tf.tile(p, [2, 1]), "A prediction has a row for each example, but"),
-    ],
+    sweep(
+        [
+            (lambda p: p - tf.reduce_mean(p, 0), "A prediction combines the examples"),
+            (lambda p: p[::-1], "A prediction combines the examples"),
+            (lambda p: tf.concat([p, -p], 0), "A prediction has a row for each example, but"),
+            (lambda p: tf.tile(p, [2, 1]), "A prediction has a row for each example, but"),
+        ]
+    ),
 )
 def test_predictions_of_rows_that_depend_on_others_are_told(
     tiny: Any, compute: Any, message: str

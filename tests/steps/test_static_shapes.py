@@ -17,7 +17,7 @@ from keras import layers, ops
 import kfit
 from kfit.inputs import as_batches
 from kfit.steps.dynamic_shapes import make_step
-from tests.sweeps import sweep
+from tests.sweeps import only, sweep
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -89,6 +89,7 @@ def targets(make: Any, x: Any, y: Any) -> Any:
     return {"classes": y, "masked": x[:, :, None]} if make is meeting else y
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "replicas", "batch_size", "epochs"),
     [(apart, 2, 15, 2), (meeting, 2, 21, 1)],
@@ -118,7 +119,7 @@ def test_equals_one_device(
     )
 
 
-@pytest.mark.parametrize("replicas", [1, 2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("replicas", only([2], [1, 2, 4]))
 def test_101_examples_by_20_equal_one_device(tiny: Any, replicas: int) -> None:
     one, many = (
         tiny.model(optimizer=keras.optimizers.SGD(0.5, global_clipnorm=0.3)) for _ in range(2)
@@ -142,6 +143,7 @@ def test_101_examples_by_20_equal_one_device(tiny: Any, replicas: int) -> None:
             (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.2)), False),
             (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.RMSprop()), True),
         ],
+        every=4,
     ),
     ids=["adam", "sgd", "clipping", "accumulating", "scaling_sgd", "scaling_rmsprop"],
 )
@@ -160,6 +162,7 @@ def test_dense_gradients_of_embeddings_are_warned_of_where_they_differ(
     assert all(type(optimizer).__name__ in each and "a TPU" in each for each in told)
 
 
+@pytest.mark.long
 def test_xla_takes_it(tiny: Any) -> None:
     one, many = tiny.model(), tiny.model(jit_compile=True)
     fixed = {"batch_size": 7, "shuffle": False, "verbose": 0}  # 3 rows and 4
@@ -176,7 +179,9 @@ def operations(graph: Any) -> Iterator[Any]:
             yield from operations(inner)
 
 
-@pytest.mark.parametrize("examples", [8, 7, 1], ids=["even", "uneven", "fewer_than_replicas"])
+@pytest.mark.parametrize(
+    "examples", only([7, 1], [8, 7, 1]), ids=["even", "uneven", "fewer_than_replicas"]
+)
 def test_no_operation_has_an_open_shape(tiny: Any, examples: int, monkeypatch: Any) -> None:
     # A TPU's program is one for all replicas: which of them runs it is not known when it is traced.
     monkeypatch.delattr("kfit.steps.static_shapes.replica_index")

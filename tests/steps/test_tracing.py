@@ -61,6 +61,14 @@ LENGTHS_OF_ONE = [(4, length, 4) for length in (5, 6, 7, 8, 4)]
 
 
 @pytest.mark.parametrize(
+    "strategy",
+    [
+        pytest.param(1, id="one_replica"),
+        pytest.param(2, id="two_replicas", marks=pytest.mark.long),
+    ],
+    indirect=True,
+)
+@pytest.mark.parametrize(
     "shapes",
     [
         pytest.param(SIZES, id="sizes"),
@@ -84,6 +92,7 @@ def test_batches_that_vary_share_a_graph(tiny: Any, strategy: Any, shapes: Any) 
     assert traced[-2:] == [0, 0], traced
 
 
+@pytest.mark.long
 def test_batches_of_many_sizes_train_with_a_backup(tmp_path: Any) -> None:
     trainer = kfit.Trainer(made(), "one_device")
     x, y, _ = data(12)
@@ -126,6 +135,7 @@ def test_the_graph_of_the_latest_call_serves_the_segment_of_an_iterator() -> Non
     assert graphs.latest(build, one) == "graph", "other forms are not kept"
 
 
+@pytest.mark.long
 def test_batches_of_alternating_sizes_and_dtypes_are_trained_as_keras_does() -> None:
     x, y, _ = data(8)
     batches = [(x, y), (x[:5], y[:5]), (x.astype("float64"), y), (x[:3], y[:3]), (x, y)]

@@ -15,6 +15,8 @@ from kfit.supervisor.hang_detection import Limits
 from kfit.supervisor.local import local_commands
 from kfit.supervisor.supervisor import Supervisor
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """
     import sys, time
     import keras, kfit, numpy as np
@@ -89,14 +91,12 @@ def supervise(tmp_path: Path) -> Callable[..., tuple[int, list[str]]]:
     return run
 
 
-@pytest.mark.long
 def test_a_slow_and_silent_program_is_left_alone(supervise: Any) -> None:
     code, said = supervise("healthy")
     assert code == 0, said
     assert not [line for line in said if "hung:" in line]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "where", ["on_train_begin", "on_train_batch_end", "tracing", "reading data", "on_predict_end"]
 )

@@ -161,6 +161,7 @@ def test_without_a_terminal_each_epoch_is_one_line(script: Path, tmp_path: Path)
     assert len(re.findall(r"\[worker 0\] 40/40 - .* examples/s\n", done.stdout)) == 2
 
 
+@pytest.mark.long
 def test_a_single_task_keeps_the_terminal(script: Path, tmp_path: Path) -> None:
     seen = Seen(kfit_run(script, "one_device"), tmp_path)
     seen.until(lambda lines: any("saved step 7" in line for line in lines))

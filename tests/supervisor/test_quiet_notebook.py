@@ -45,6 +45,7 @@ def test_the_messages_are_left_out_and_nothing_else() -> None:
     assert after == "of a library\nmine\n2026"
 
 
+@pytest.mark.long
 def test_all_messages_are_shown_if_they_are_asked_for() -> None:
     _, after = shown_by("import kfit", WRITES, TF_CPP_MIN_LOG_LEVEL="0")
     assert after.count(CUDA) == 2

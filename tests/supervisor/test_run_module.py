@@ -36,6 +36,7 @@ def test_they_run_none_of_its_files(trap: Path) -> None:
     assert trap.exists()
 
 
+@pytest.mark.long
 def test_nor_does_the_question_about_gpus(trap: Path) -> None:
     answer = gpus._ask_tensorflow()
     assert isinstance(answer, tuple), answer

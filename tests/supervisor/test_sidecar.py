@@ -70,6 +70,7 @@ def test_an_evaluator_is_started_again_alone(run) -> None:
     )
 
 
+@pytest.mark.long
 def test_training_goes_on_without_an_evaluator_that_is_given_up(run) -> None:
     code, out, err = run(
         """
@@ -86,6 +87,7 @@ def test_training_goes_on_without_an_evaluator_that_is_given_up(run) -> None:
     assert err[-1] == "kfit: error: evaluator 0 ended with exit code 1: broken"
 
 
+@pytest.mark.long
 def test_when_a_worker_fails_both_start_again(run) -> None:
     code, out, err = run(
         """

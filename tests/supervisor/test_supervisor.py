@@ -1,5 +1,6 @@
 import gc
 import io
+import itertools
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from kfit.supervisor.policy import SupervisorPolicy
 from kfit.supervisor.process_group import TaskCommand, TaskExit
 from kfit.supervisor.reaper import Reaper, watch
 from kfit.supervisor.supervisor import Supervisor
+from tests.sweeps import only
 
 # Many times what starting or ending a tiny process takes.
 SOON = 20.0
@@ -180,7 +182,7 @@ def test_a_program_that_cannot_be_started() -> None:
     )
 
 
-@pytest.mark.parametrize("left", range(6))
+@pytest.mark.parametrize("left", only([0, 5], range(6)))
 def test_tasks_that_cannot_be_watched_are_killed(
     monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
@@ -298,6 +300,7 @@ def test_the_reaper_notices_a_kill_of_the_supervisor_that_a_forked_process_outli
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_the_end_of_a_task_is_found_within_half_a_second(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -354,6 +357,7 @@ def test_leaves_no_thread_no_file_and_no_handler_behind() -> None:
     assert [child for child in me.children() if not is_gone(child.pid)] == []
 
 
+@pytest.mark.long
 def test_runs_in_another_thread_too() -> None:
     codes: list[int] = []
     thread = threading.Thread(
@@ -435,8 +439,13 @@ REPORTS_SIGNALS = """
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("task_code", [0, 75])
+@pytest.mark.parametrize(
+    ("task_code", "signum"),
+    only(
+        [(0, signal.SIGINT), (75, signal.SIGTERM)],
+        itertools.product([0, 75], [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]),
+    ),
+)
 def test_signals_are_passed_on(drive: Any, signum: signal.Signals, task_code: int) -> None:
     driver = drive(*[REPORTS_SIGNALS.replace("CODE", str(task_code))] * 2)
     assert sorted(driver.read(2)) == ["[worker 0] ready", "[worker 1] ready"]
@@ -471,6 +480,7 @@ def test_a_second_ctrl_c_kills(drive: Any) -> None:
     assert "kfit: stopped by SIGINT" in err.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_a_second_sigterm_is_harmless(drive: Any) -> None:
     saves = """
         import signal, sys, time
@@ -499,6 +509,7 @@ def test_a_second_sigterm_is_harmless(drive: Any) -> None:
     assert code == 75
 
 
+@pytest.mark.long
 def test_tasks_that_ignore_a_signal_are_killed_after_the_grace_period(drive: Any) -> None:
     driver = drive(STUBBORN, grace=0.5)
     driver.read(1)
@@ -508,6 +519,7 @@ def test_tasks_that_ignore_a_signal_are_killed_after_the_grace_period(drive: Any
     assert "after the request to stop: worker 0" in err
 
 
+@pytest.mark.long
 def test_nohup_is_respected(drive: Any) -> None:
     prepare = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     driver = drive("print('ready'); import time; time.sleep(0.5)", prepare=prepare)
@@ -516,6 +528,7 @@ def test_nohup_is_respected(drive: Any) -> None:
     assert driver.end()[0] == 0
 
 
+@pytest.mark.long
 def test_a_parent_that_ignored_the_ends_of_children_is_not_felt(drive: Any) -> None:
     prepare = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
     code, _, err = drive(FAILS, SLEEPS, prepare=prepare).end()
@@ -523,6 +536,7 @@ def test_a_parent_that_ignored_the_ends_of_children_is_not_felt(drive: Any) -> N
     assert err.endswith("kfit: error: worker 0 ended with exit code 3\n")
 
 
+@pytest.mark.long
 def test_a_process_without_stdout_runs_its_tasks(drive: Any, tmp_path: Path) -> None:
     flag = tmp_path / "done"
     prepare = "import sys; sys.stdout = None\n"
@@ -546,7 +560,7 @@ WITHOUT_PDEATHSIG = (
 @pytest.mark.parametrize(
     ("prepare", "survivors"),
     [
-        ("", 0),
+        pytest.param("", 0, marks=pytest.mark.long),
         pytest.param(
             WITHOUT_WATCHER,
             2,
@@ -585,6 +599,7 @@ def test_a_child_whose_parent_died_before_it_was_bound_ends() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
+@pytest.mark.long
 def test_a_reader_that_has_gone_stops_no_task(drive: Any, tmp_path: Path) -> None:
     flag = tmp_path / "done"
     driver = drive(f"for i in range(100000): print(i)\nopen({str(flag)!r}, 'w').close()")
@@ -623,7 +638,9 @@ IS_QUIET = """
 """
 
 
-@pytest.mark.parametrize("event", [signal.SIGTERM, signal.SIGINT, "failure"])
+@pytest.mark.parametrize(
+    "event", only([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT, "failure"])
+)
 def test_signals_and_failures_are_acted_on_while_nobody_reads(
     drive: Any, tmp_path: Path, event: Any
 ) -> None:
@@ -658,6 +675,7 @@ def test_signals_and_failures_are_acted_on_while_nobody_reads(
     assert len(lines) > 1
 
 
+@pytest.mark.long
 def test_a_run_that_a_signal_ends_does_not_wait_for_a_reader_for_ever(
     drive: Any, tmp_path: Path
 ) -> None:

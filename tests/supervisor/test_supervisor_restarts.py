@@ -19,6 +19,7 @@ import pytest
 from kfit.supervisor.hang_detection import Limits
 from kfit.supervisor.local import local_commands
 from kfit.supervisor.supervisor import Supervisor
+from tests.sweeps import only, sweep
 
 # Many times what starting or ending a tiny process takes.
 SOON = 20.0
@@ -233,6 +234,7 @@ def test_an_interrupt_that_was_passed_on_leaves_no_traceback(
     assert ("[worker 1] KeyboardInterrupt" in out) == (not is_passed_on)
 
 
+@pytest.mark.long
 def test_progress_refills_the_budget(supervise: Any) -> None:
     code, _, err = supervise(
         "train(generation * 5 + 1, generation * 5 + 5); sys.exit(generation < 4)", max_restarts=1
@@ -241,7 +243,7 @@ def test_progress_refills_the_budget(supervise: Any) -> None:
     assert err[-1] == "kfit: all tasks ended well in attempt 5"
 
 
-@pytest.mark.parametrize("way", ["sys.exit(143)", "os.kill(os.getpid(), signal.SIGTERM)"])
+@pytest.mark.parametrize("way", sweep(["os.kill(os.getpid(), signal.SIGTERM)", "sys.exit(143)"]))
 def test_a_preempted_task_is_started_again_at_no_cost(supervise: Any, way: str) -> None:
     code, _, err = supervise(
         f"""
@@ -269,7 +271,7 @@ HANGS = {
 }
 
 
-@pytest.mark.parametrize("way", HANGS)
+@pytest.mark.parametrize("way", only(["sleeping"], HANGS))
 def test_a_task_that_hangs_is_found_shown_and_started_again(supervise: Any, way: str) -> None:
     code, _, err = supervise(
         f"""
@@ -350,6 +352,7 @@ def test_who_fails_for_a_stopped_peer_is_not_to_blame(supervise: Any) -> None:
     assert err[-1].startswith("kfit: error: worker 1 hung")
 
 
+@pytest.mark.long
 def test_what_must_not_be_called_a_hang(supervise: Any) -> None:
     code, _, err = supervise(
         """
@@ -370,6 +373,7 @@ def test_what_must_not_be_called_a_hang(supervise: Any) -> None:
     assert (code, err) == (0, [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("hang_timeout", "code"), [("auto", 137), (None, 0)])
 def test_the_rhythm_tells_unless_hangs_are_left_alone(
     supervise: Any, hang_timeout: Any, code: int
@@ -381,6 +385,7 @@ def test_the_rhythm_tells_unless_hangs_are_left_alone(
     assert (ended, bool(err)) == (code, bool(code))
 
 
+@pytest.mark.long
 def test_a_suspended_host_is_no_hang(drive: Any) -> None:
     process = drive(
         """
@@ -403,6 +408,7 @@ def test_a_suspended_host_is_no_hang(drive: Any) -> None:
     assert (process.returncode, out) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_output_that_nobody_takes_is_no_hang(drive: Any, workers: str) -> None:
     process = drive(
@@ -475,6 +481,7 @@ def test_the_grace_period_holds_in_the_second_generation(drive: Any) -> None:
     assert out.splitlines()[-1] == "kfit: stopped by SIGTERM; worker 0 ended with exit code 143"
 
 
+@pytest.mark.long
 def test_a_signal_before_the_next_start_ends_the_run(drive: Any) -> None:
     process = drive("sys.exit(4)", "--max-restarts=9")
     # The fourth back-off is one of two seconds.

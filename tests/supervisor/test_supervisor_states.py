@@ -384,7 +384,7 @@ class Runs(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("examples", "steps"),
     [
-        pytest.param(100, 40, id="few"),
+        pytest.param(30, 40, id="few"),
         pytest.param(3000, 60, id="many", marks=pytest.mark.long),
     ],
 )

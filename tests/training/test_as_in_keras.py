@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from tests.sweeps import only
 
 BATCH = 10
 
@@ -36,7 +37,7 @@ def made(cls: type[Any] = Plain, loss: Any = "mse") -> Any:
     return model
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=only([2], [1, 2]))
 def strategy(request: pytest.FixtureRequest, tiny: Any) -> Any:
     return tiny.strategy(request.param)
 
@@ -153,6 +154,7 @@ class Structures(Plain):
         return super().predict_step(batch)
 
 
+@pytest.mark.long
 def test_steps_get_the_structures_that_keras_gives_them(tiny: Any) -> None:
     x, y = data()
     w = np.ones(30, "float32")
@@ -187,6 +189,7 @@ class Gap(Plain):
         return {**logs, "gap": 2 * logs["loss"]} if kwargs.get("return_dict") else logs
 
 
+@pytest.mark.long
 def test_fit_validates_by_the_models_own_evaluate(strategy: Any) -> None:
     x, y = data()
     seen = []
@@ -248,6 +251,7 @@ def test_random_numbers_after_fit_are_those_after_keras_fit(strategy: Any, steps
     assert seen[0] == seen[1]
 
 
+@pytest.mark.long
 def test_the_order_is_the_same_under_the_same_seed() -> None:
     x, y = data()
 
@@ -289,6 +293,7 @@ class HasNoCall(keras.Model):
         return {"loss": loss}
 
 
+@pytest.mark.long
 def test_a_model_without_a_call_whose_layers_cannot_be_built(tiny: Any) -> None:
     model = HasNoCall(keras.Sequential([keras.layers.Dense(1, name="late")]))
     model.compile("sgd")

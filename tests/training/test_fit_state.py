@@ -97,6 +97,7 @@ def trained(*callbacks: Any, epochs: int = 3, initial_epoch: int = 0) -> list[An
     return list(model.get_weights())
 
 
+@pytest.mark.long
 def test_slots_that_a_hook_has_added_are_restored(tmp_path: Path) -> None:
     expected = trained(Momentum("on_train_begin"))
     backup = BackupAndRestore(tmp_path, delete_checkpoint=False)

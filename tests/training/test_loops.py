@@ -18,7 +18,7 @@ import tensorflow as tf
 import kfit
 from kfit.training.batch_hooks import watches_batches
 from kfit.training.progress_bar import ProgressBar
-from tests.sweeps import only
+from tests.sweeps import only, sweep
 
 HOOKS = [
     f"on_{scope}_{moment}"
@@ -125,7 +125,7 @@ class Pair:
         return self.one, self.many, *recorders
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one_replica", "two_replicas"])
+@pytest.fixture(scope="module", params=sweep([2, 1]), ids=["two_replicas", "one_replica"])
 def made_once(tiny: Any, request: pytest.FixtureRequest) -> Pair:
     return Pair(tiny, request.param)
 
@@ -146,6 +146,7 @@ def assert_equal(one: Any, many: Any, expected: Recorder, got: Recorder, tiny: A
     assert tiny.distance(one, many) < 1e-6
 
 
+@pytest.mark.long
 def test_the_full_list_of_hooks(tiny: Any, strategy: Any) -> None:
     recorder = Recorder()
     x, y = tiny.data(50)
@@ -237,9 +238,10 @@ FITS: dict[str, dict[str, Any]] = {
         "callbacks": lambda: [AsksForEpoch1()],
     },
 }
+RARE = {"validation_every_second_epoch", "validation_after_some_epochs"}
 
 
-@pytest.mark.parametrize("name", only(set(FITS) - {"validation_every_second_epoch"}, FITS))
+@pytest.mark.parametrize("name", only(set(FITS) - RARE, FITS))
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_fit_is_keras_fit(tiny: Any, pair: Pair, name: str) -> None:
     options = {"batch_size": 20, "epochs": 2, **FITS[name]}
@@ -248,7 +250,7 @@ def test_fit_is_keras_fit(tiny: Any, pair: Pair, name: str) -> None:
     assert_equal(*pair.fit(**options), tiny)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_executions_of_three_steps_are_those_of_keras(tiny: Any, replicas: int) -> None:
     pair = Pair(tiny, replicas, steps_per_execution=3)
     assert_equal(*pair.fit(batch_size=8, epochs=2, validation_data=tiny.data(30, seed=1)), tiny)
@@ -268,7 +270,7 @@ DATA: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", only(["dataset", "part_of_a_dataset", "generator"], DATA))
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_fit_is_keras_fit_on(tiny: Any, pair: Pair, name: str) -> None:
     make, options = DATA[name]
@@ -284,6 +286,7 @@ def test_data_of_unknown_length(tiny: Any, pair: Pair) -> None:
     assert int(pair.many.optimizer.iterations) == 9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_executions_over_data_of_any_length(tiny: Any, replicas: int) -> None:
@@ -295,9 +298,8 @@ def test_executions_over_data_of_any_length(tiny: Any, replicas: int) -> None:
     assert_equal(*result, tiny)
 
 
-@pytest.mark.parametrize(
-    ("steps_per_epoch", "whole_pass"), [(3, 17), pytest.param(5, 10, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("steps_per_epoch", "whole_pass"), [(3, 17), (5, 10)])
 def test_whole_executions_of_a_number_of_steps(
     tiny: Any, steps_per_epoch: int, whole_pass: int
 ) -> None:
@@ -335,7 +337,7 @@ def test_stops_at_the_very_step(tiny: Any, pair: Pair) -> None:
 
 @pytest.mark.parametrize(
     ("batches", "steps_per_epoch", "epochs", "steps"),
-    [(3, 5, 1, [3]), (7, 5, 2, [5, 2]), (6, 3, 2, [3, 3])],
+    sweep([(3, 5, 1, [3]), (7, 5, 2, [5, 2]), (6, 3, 2, [3, 3])]),
 )
 def test_a_data_set_that_runs_out_warns(
     tiny: Any, batches: int, steps_per_epoch: int, epochs: int, steps: list[int]
@@ -352,6 +354,7 @@ def test_a_data_set_that_runs_out_warns(
     assert counts.epochs == steps
 
 
+@pytest.mark.long
 def test_a_generator_that_runs_out_warns(tiny: Any) -> None:
     counts = CountsSteps()
     three = iter([tiny.data(10) for _ in range(3)])
@@ -456,7 +459,7 @@ def test_who_watches_batches(tmp_path: Path) -> None:
     assert not watches_batches(Own(), "test")
 
 
-@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
+@pytest.mark.parametrize("hook", only(["on_epoch_begin"], ["on_train_begin", "on_epoch_begin"]))
 def test_a_batch_hook_that_another_hook_puts_on_a_callback_is_called_at_every_batch(
     tiny: Any, pair: Pair, hook: str
 ) -> None:
@@ -478,6 +481,7 @@ def test_a_batch_hook_that_another_hook_puts_on_a_callback_is_called_at_every_ba
     assert pair.trainer._account.watching == ("Late",)
 
 
+@pytest.mark.long
 def test_a_batch_hook_that_is_put_on_a_callback_in_evaluate_and_predict(
     tiny: Any, pair: Pair
 ) -> None:
@@ -595,6 +599,7 @@ def test_model_checkpoint(tiny: Any, fitting: Any, tmp_path: Path, only_weights:
     assert tiny.distance(loaded, trainer.model) == 0.0
 
 
+@pytest.mark.long
 def test_model_checkpoint_between_batches(fitting: Any, tmp_path: Path) -> None:
     fitting(keras.callbacks.ModelCheckpoint(tmp_path / "{batch}.keras", save_freq=2), epochs=2)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["1.keras", "2.keras", "3.keras"]
@@ -618,6 +623,7 @@ def test_backup_and_restore_of_keras(tiny: Any, pair: Pair, fitting: Any, tmp_pa
     assert tiny.distance(resumed, fitting(epochs=4).model) == 0.0
 
 
+@pytest.mark.long
 def test_tensor_board(fitting: Any, tmp_path: Path) -> None:
     board = keras.callbacks.TensorBoard(tmp_path, histogram_freq=1, update_freq=1)
     fitting(board)
@@ -658,6 +664,7 @@ def test_progress_bar(fitting: Any, capsys: pytest.CaptureFixture[str], verbose:
     assert printed.count("val_accuracy") == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_swap_ema_weights(tiny: Any, replicas: int) -> None:
     optimizer = {"class_name": "SGD", "config": {"use_ema": True, "ema_momentum": 0.5}}
@@ -713,7 +720,7 @@ def test_the_history_is_made_of_numbers(tiny: Any, fitting: Any) -> None:
     assert all(math.isfinite(value) for values in history.values() for value in values)
 
 
-@pytest.mark.parametrize("mode", ["train", "test"])
+@pytest.mark.parametrize("mode", sweep(["train", "test"]))
 def test_compile_in_a_batch_hook_is_refused(tiny: Any, mode: str) -> None:
     """Keras' own `fit` fails there, too: "'NoneType' object is not callable"."""
 
@@ -752,7 +759,7 @@ def test_python_code_of_an_eager_step_stops_training_after_that_step(tiny: Any) 
     assert steps_of(lambda model: kfit.Trainer(model, "one_device")) == steps_of(lambda m: m)
 
 
-@pytest.mark.parametrize("mode", ["train", "test"])
+@pytest.mark.parametrize("mode", sweep(["train", "test"]))
 def test_python_code_in_a_graph_stops_after_its_step(tiny: Any, mode: str) -> None:
     class Stops(keras.Model):
         def __init__(self) -> None:

@@ -127,6 +127,7 @@ def test_what_the_models_own_code_does_with_words_is_not_known(tiny: Any) -> Non
     require_numbers(model, spec, "train_step")
 
 
+@pytest.mark.long
 def test_a_prediction_ignores_all_but_the_inputs(tiny: Any) -> None:
     model = tiny.model()
     expected = model.predict(NUMBERS, verbose=0)

@@ -45,6 +45,7 @@ def first_of(fit: Callable[..., Any]) -> float:
     return loss
 
 
+@pytest.mark.long
 def test_trainers_of_one_model_continue_each_others_orders(model: Any, tiny: Any) -> None:
     one, two = tiny.strategy(1), tiny.strategy(2)
 
@@ -69,6 +70,7 @@ def test_orders_repeat_after_the_program_is_seeded(model: Any, tiny: Any) -> Non
     assert len(set(found[0])) == 3
 
 
+@pytest.mark.long
 def test_a_seed_of_a_trainer_is_its_own(model: Any, tiny: Any) -> None:
     found = []
     for _ in range(2):
@@ -79,6 +81,7 @@ def test_a_seed_of_a_trainer_is_its_own(model: Any, tiny: Any) -> None:
     assert len(set(found[0])) == 3
 
 
+@pytest.mark.long
 def test_a_verification_leaves_the_orders_as_they_are(model: Any, tiny: Any) -> None:
     found = []
     for _ in range(2):

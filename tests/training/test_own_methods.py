@@ -113,7 +113,7 @@ def nothing_is_left() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "way",
-    only([by_functions, by_install], [by_trainer, by_functions, by_install]),
+    only([by_install], [by_trainer, by_functions, by_install]),
     ids=lambda f: f.__name__,
 )
 @pytest.mark.parametrize("replicas", sweep([2, 1]))
@@ -145,8 +145,9 @@ def test_a_models_own_methods_for_one_batch(tiny: Any, way: str) -> None:
     assert many.calls == one.calls
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cls", [CallsKfit, OfKfit])
-@pytest.mark.parametrize("way", sweep(["model", "function", "trainer"], every=3))
+@pytest.mark.parametrize("way", ["model", "function", "trainer"])
 def test_an_own_fit_runs_once(tiny: Any, expected: Any, cls: type[Any], way: str) -> None:
     model, (x, y) = made(cls), tiny.data(50)
     strategy = tiny.strategy(2)
@@ -201,6 +202,7 @@ def test_who_replaces_keras_fit_is_called_once(
     monkeypatch.undo()
 
 
+@pytest.mark.long
 def test_other_models_meanwhile_are_keras_own(tiny: Any) -> None:
     """While a model's own `fit` runs Keras trains another one."""
     x, y = tiny.data(20)
@@ -215,6 +217,7 @@ def test_other_models_meanwhile_are_keras_own(tiny: Any) -> None:
     assert int(other.optimizer.iterations) == 1
 
 
+@pytest.mark.long
 def test_an_own_evaluate_may_be_given_a_snapshot(tiny: Any, tmp_path: Any) -> None:
     """`kfit.Trainer.evaluate` takes arguments that the model's own does not know."""
     (x, y), model = tiny.data(50), made(Doubles)
@@ -266,6 +269,7 @@ def test_functions_that_are_not_called_are_warned_of() -> None:
         kfit.Trainer(keras.Sequential([keras.layers.Dense(1)]), "one_device")
 
 
+@pytest.mark.long
 def test_functions_that_are_put_in_place_of_keras_own_are_warned_of(tiny: Any) -> None:
     x, y = tiny.data()
     options: dict[str, Any] = {"verbose": 0, "strategy": "one_device"}
@@ -296,11 +300,8 @@ class Prepares(Doubles):
         return super().evaluate(x, y, **kwargs)
 
 
-@pytest.mark.parametrize(
-    "way",
-    only([by_functions, by_install], [by_trainer, by_functions, by_install]),
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("way", [by_trainer, by_functions, by_install], ids=lambda f: f.__name__)
 def test_validation_data_are_prepared_too(tiny: Any, way: Callable[..., Any]) -> None:
     (x, y), one, many = tiny.data(50), made(Prepares), made(Prepares)
     expected = one.fit(x, y, validation_data=(x, y), **FIXED).history

@@ -14,6 +14,7 @@ from kfit.callbacks import BackupAndRestore
 from kfit.heartbeat.terminal import WIDTH_VARIABLE
 from kfit.training import progress_bar
 from kfit.training.progress_bar import ProgressBar, chosen_verbose
+from tests.sweeps import only
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_on_a_terminal_each_epoch_ends_as_one_line(
     assert len(lines) == 4
 
 
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", only([40], [40, 80]))
 def test_no_state_of_the_bar_wraps(
     fitting: Any, capsys: pytest.CaptureFixture[str], columns: int
 ) -> None:
@@ -71,6 +72,7 @@ def test_no_state_of_the_bar_wraps(
     assert "loss" in last
 
 
+@pytest.mark.long
 def test_the_line_of_an_epoch_is_wrapped_between_metrics(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,7 +92,7 @@ def slow(batch: int, logs: Any) -> None:
     time.sleep(0.06)
 
 
-@pytest.mark.parametrize(("verbose", "states"), [("auto", 0), (2, 0), (1, 2)])
+@pytest.mark.parametrize(("verbose", "states"), only([("auto", 0)], [("auto", 0), (2, 0), (1, 2)]))
 def test_without_a_terminal_an_epoch_is_a_line_unless_a_bar_is_asked_for(
     fitting: Any, capsys: pytest.CaptureFixture[str], verbose: Any, states: int
 ) -> None:
@@ -107,12 +109,14 @@ def test_without_a_terminal_an_epoch_is_a_line_unless_a_bar_is_asked_for(
     assert len(re.findall(r"1/1 .* examples/s\n", out)) == 2
 
 
+@pytest.mark.long
 def test_silent(fitting: Any, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     fitting(100, verbose=0)
     assert "11" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_no_color(
     fitting: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +128,7 @@ def test_no_color(
     assert "━─" in out
 
 
+@pytest.mark.long
 def test_the_bar_tells_of_validation_and_saves(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
@@ -155,6 +160,7 @@ def test_the_last_state_of_a_line_has_no_blanks_where_a_longer_one_was(
     assert " \n" not in out
 
 
+@pytest.mark.long
 def test_the_batch_size_of_a_pipeline_is_found(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +225,7 @@ def test_a_call_of_the_bar_costs_little_where_a_callback_sees_each_batch(
     assert spent[ProgressBar] < 1.5 * spent[keras.callbacks.ProgbarLogger]
 
 
+@pytest.mark.long
 def test_lines_of_callbacks_are_printed_above_the_bar(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -236,6 +243,7 @@ def test_lines_of_callbacks_are_printed_above_the_bar(
     assert sum(line.startswith("11/11") for line in shown) == 2
 
 
+@pytest.mark.long
 def test_while_it_validates_the_bar_shows_the_last_step(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,7 +258,13 @@ def test_while_it_validates_the_bar_shows_the_last_step(
     assert all("11/11" in each for each in states), states
 
 
-@pytest.mark.parametrize("where", ["on_train_begin", "on_epoch_begin", "on_test_batch_end"])
+@pytest.mark.parametrize(
+    "where",
+    only(
+        ["on_train_begin", "on_epoch_begin"],
+        ["on_train_begin", "on_epoch_begin", "on_test_batch_end"],
+    ),
+)
 def test_a_failure_leaves_nothing_of_what_was_going_on(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str], where: str
 ) -> None:

@@ -199,9 +199,9 @@ def test_what_comes_of_a_peers_failure_is_called_so() -> None:
     "make",
     [
         lambda path: kfit.callbacks.SaveModel(path / "m.keras"),
-        lambda path: kfit.callbacks.Export(path / "m"),
+        pytest.param(lambda path: kfit.callbacks.Export(path / "m"), marks=pytest.mark.long),
         lambda path: kfit.callbacks.TimeLimit(1),
-        lambda path: kfit.callbacks.RollBack(),
+        pytest.param(lambda path: kfit.callbacks.RollBack(), marks=pytest.mark.long),
     ],
 )
 def test_a_callback_that_would_do_nothing_under_keras_is_refused(

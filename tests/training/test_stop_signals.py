@@ -19,6 +19,7 @@ import kfit
 from kfit.checkpoint import fits
 from kfit.heartbeat import Heartbeat
 from kfit.training.stop_signals import Preempted, StopSignals, after_step, stop, tell_what_is_saved
+from tests.sweeps import only
 
 
 def test_the_first_signal_is_noted(capfd: Any) -> None:
@@ -198,7 +199,8 @@ def test_while_training_resumes_a_signal_stops_at_once(capfd: Any) -> None:
     assert capfd.readouterr().err.count(told) == 2
 
 
-@pytest.mark.parametrize("kind", ["generator", pytest.param("pipeline", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["generator", "pipeline"])
 def test_reading_data_again_is_stopped_at_once(kind: str, tiny: Any, tmp_path: Path) -> None:
     """The position of the snapshot is far: it must not be reached before training stops."""
     x, y = tiny.data(10)
@@ -273,7 +275,7 @@ class Ends(keras.callbacks.Callback):
             raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", only([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_after_the_last_step_stops_before_the_next_fit(
     tiny: Any, signum: int, tmp_path: Path, capfd: Any
 ) -> None:

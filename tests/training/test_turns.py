@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.training import turns
+from tests.sweeps import only
 
 PATIENCE = 120.0
 
@@ -100,6 +101,7 @@ class InNewThread(keras.callbacks.Callback):
             self.on_epoch_begin(batch)
 
 
+@pytest.mark.long
 def test_any_hook_may_wait_for_a_thread_that_it_starts(tiny: Any) -> None:
     x, y = tiny.data(20)
     numbers = []
@@ -126,6 +128,7 @@ class InPool(keras.callbacks.Callback):
         self.results.append(evaluation.result(PATIENCE))
 
 
+@pytest.mark.long
 def test_a_hook_may_wait_for_an_older_thread_that_evaluates(tiny: Any) -> None:
     x, y = tiny.data(20)
     pool = ThreadPoolExecutor(1)
@@ -161,6 +164,7 @@ class InLaterHook(keras.callbacks.Callback):
         assert not self.thread.is_alive()
 
 
+@pytest.mark.long
 def test_a_hook_may_wait_for_a_thread_that_an_earlier_hook_has_started(tiny: Any) -> None:
     x, y = tiny.data(20)
     numbers = []
@@ -188,7 +192,7 @@ class InOlderThread(keras.callbacks.Callback):
             self.results.append(self.pool.submit(self.call, self.model).result(PATIENCE))
 
 
-@pytest.mark.parametrize("purpose", ["evaluate", "train"])
+@pytest.mark.parametrize("purpose", only(["evaluate"], ["evaluate", "train"]))
 def test_what_a_hook_has_long_kept_waiting_begins_with_a_warning(
     tiny: Any, monkeypatch: pytest.MonkeyPatch, purpose: str
 ) -> None:
@@ -217,6 +221,7 @@ def test_what_a_hook_has_long_kept_waiting_begins_with_a_warning(
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_training_may_wait_for_what_a_thread_predicts(tiny: Any) -> None:
     (x, y), model = tiny.data(8), tiny.model()
     made: queue.Queue[Any] = queue.Queue()
@@ -291,6 +296,7 @@ class Collecting(keras.callbacks.Callback):
         gc.collect()
 
 
+@pytest.mark.long
 def test_a_prediction_that_was_left_may_be_collected_in_training(tiny: Any) -> None:
     (x, y), weights = tiny.data(8), []
     for leaves in (False, True):

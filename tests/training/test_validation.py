@@ -22,6 +22,7 @@ def test_validation_data_without_end_is_refused_before_training(tiny: Any) -> No
     assert not begun
 
 
+@pytest.mark.long
 def test_a_generator_is_not_read_before_the_first_validation(tiny: Any) -> None:
     x, y = tiny.data(8)
     events: list[str] = []

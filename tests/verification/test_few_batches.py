@@ -72,9 +72,8 @@ def pipeline(x: Any) -> tf.data.Dataset:
         lambda: X,
         *(
             pytest.param(data, marks=pytest.mark.long)
-            for data in (lambda: pipeline(X), lambda: pipeline({"x": X}))
+            for data in (lambda: pipeline(X), lambda: pipeline({"x": X}), Dicts)
         ),
-        Dicts,
     ],
 )
 def test_a_step_gets_the_data_that_fit_gives_it(data: Any, tiny: Any) -> None:
@@ -85,6 +84,7 @@ def test_a_step_gets_the_data_that_fit_gives_it(data: Any, tiny: Any) -> None:
     assert {repr(got) for got in verified.got} == {repr(got) for got in fitted.got}
 
 
+@pytest.mark.long
 def test_a_step_of_bare_tensors_that_differs_is_found(tiny: Any) -> None:
     found = kfit.Trainer(made(Pairs), "one_device").verify(X, batch_size=20, shuffle=False)
     assert found.verdict == "differs", str(found)
@@ -107,7 +107,8 @@ class Noisy(keras.utils.PyDataset):
         return X[index * 10 : index * 10 + 10] + noise, X[:10, :1]
 
 
-@pytest.mark.parametrize("has_drawn", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("has_drawn", [False, True])
 def test_fit_draws_what_it_would_have_drawn_without_verify(has_drawn: bool, tiny: Any) -> None:
     def trained(verifies: bool) -> Any:
         keras.utils.set_random_seed(5)

@@ -43,15 +43,8 @@ def verified(model: Any, tiny: Any) -> Any:
     return kfit.Trainer(model, "one_device").verify(x, y, batch_size=15)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "mixed_bfloat16",
-        pytest.param("mixed_float16", marks=pytest.mark.long),
-        pytest.param("bfloat16", marks=pytest.mark.long),
-    ],
-    indirect=True,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16", "bfloat16"], indirect=True)
 def test_rounding_hides_no_batch_normalization(policy: str, tiny: Any) -> None:
     model = made(L.BatchNormalization(name="culprit"))
     found = verified(model, tiny)

@@ -9,6 +9,7 @@ import pytest
 import kfit
 from kfit.verification.numbers_left import without_numbers
 from kfit.verification.runs import Result, _distance
+from tests.sweeps import sweep
 
 L = keras.layers
 
@@ -25,11 +26,14 @@ def weights_with_nan(model: Any) -> None:
 
 @pytest.mark.parametrize(
     ("change", "spoil", "rate", "says"),
-    [
-        (data_with_nan, None, 0.1, "The first cause: batch 2 of the data that were read"),
-        (None, weights_with_nan, 0.1, "They are so before the first step"),
-        (None, None, 1e30, "the training itself diverges"),
-    ],
+    sweep(
+        [
+            (data_with_nan, None, 0.1, "The first cause: batch 2 of the data that were read"),
+            (None, weights_with_nan, 0.1, "They are so before the first step"),
+            (None, None, 1e30, "the training itself diverges"),
+        ],
+        every=3,
+    ),
 )
 def test_nothing_is_left_to_compare(
     change: Any, spoil: Any, rate: float, says: str, tiny: Any

@@ -38,6 +38,7 @@ class Draws(L.Layer):
         return keras.ops.stack([*drawn, keras.ops.full_like(x, float(training))])
 
 
+@pytest.mark.long
 def test_a_layer_without_the_argument_training(tiny: Any) -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), L.Dense(8), Noise(name="noise"), L.Dense(3)])

@@ -192,6 +192,7 @@ def test_dropout_is_switched_off_to_compare_the_rest(tiny: Any) -> None:
     assert "predict_step" not in vars(made)
 
 
+@pytest.mark.long
 def test_dropout_is_switched_off_also_if_another_layer_differs(tiny: Any) -> None:
     found = verified(model(L.BatchNormalization(name="norm"), L.Dropout(0.5, name="drops")), tiny)
     assert found.verdict == "differs"
@@ -210,6 +211,7 @@ def test_a_culprit_is_found_behind_dropout(tiny: Any) -> None:
     assert {c.name for c in found.causes} == {"drops", "culprit"}
 
 
+@pytest.mark.long
 def test_a_scaled_gradient_is_found(tiny: Any) -> None:
     found = verified(model(ScalesGradient()), tiny)
     assert found.verdict == "differs"
@@ -225,6 +227,7 @@ def test_an_own_train_step_is_named(tiny: Any) -> None:
     assert [c.name for c in found.causes] == ["NormalizesGradients.train_step"]
 
 
+@pytest.mark.long
 def test_a_step_that_returns_more_than_numbers_is_equal(tiny: Any) -> None:
     found = verified(model(cls=ReturnsMore), tiny)
     assert found.verdict == "equal"
@@ -239,6 +242,7 @@ def test_a_loss_that_sums_is_equal(tiny: Any) -> None:
     assert found.verdict == "equal", str(found)
 
 
+@pytest.mark.long
 def test_a_metric_across_the_examples_is_named(tiny: Any) -> None:
     x = np.random.default_rng(0).normal(size=(37, 4)).astype("float32")
     made = keras.Sequential([keras.Input((4,)), L.Dense(1)])
@@ -260,6 +264,7 @@ def test_masked_sequences_of_tf_data(tiny: Any) -> None:
     assert found.batch_sizes == (15, 15, 7)
 
 
+@pytest.mark.long
 def test_a_py_dataset_is_set_back(tiny: Any) -> None:
     data = Batches(*tiny.data(37))
     before = data.draw.bit_generator.state
