@@ -3,7 +3,8 @@
 A function that was traced before a call of `fit` has captured the ordinary `tf.Variable`: a
 `tf.function` around the model, Keras' own `predict`, the `map` of a data set that calls the model.
 One that is traced in a hook captures the copy of the first replica. If the two are one variable,
-both functions always see the present value, in hooks and after the call.
+both functions always see the present value, in hooks and after the call. What such a function
+assigns in a hook is written to the first copy alone, so the other replicas get it afterwards.
 """
 
 from __future__ import annotations
@@ -49,6 +50,33 @@ class FirstCopies:
             return made
         given.assign(made.read_value())
         return given
+
+
+def followed_by(spread: Callable[[], None]) -> Callable[[Any], Any]:
+    """Returns what replaces the call of `tf.function`s, so that `spread` is called after each.
+
+    It is called after functions of the program, not of kfit, and not while a graph is traced.
+
+    Args:
+        spread: Gives the first copies' values to the other replicas, if this thread may do so.
+    """
+
+    def replaced(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(function, *args, **kwargs)
+            if tf.executing_eagerly() and not _is_of_kfit(function):
+                spread()
+            return result
+
+        return call
+
+    return replaced
+
+
+def _is_of_kfit(function: Any) -> bool:
+    made_of = function.python_function
+    code = getattr(made_of, "func", made_of)  # of a `functools.partial`
+    return str(getattr(code, "__module__", "")).partition(".")[0] == "kfit"
 
 
 def may_be_one(plain: Any, copy: Any) -> bool:

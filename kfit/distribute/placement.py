@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.departed import Departed
-from kfit.distribute.first_copies import FirstCopies, may_be_one
+from kfit.distribute.first_copies import FirstCopies, followed_by, may_be_one
 from kfit.distribute.owned import Owned, owned_by, owned_variables
 from kfit.distribute.placed_optimizers import (
     in_scope_of_optimizer,
@@ -127,6 +127,7 @@ class Placement:
         self._thread: int | None = None
         self._to_devices = VariableCopies()
         self._from_devices = VariableCopies()
+        self._to_other_replicas = VariableCopies()
         self._native = any(self._is_placed(v) for v in model.variables)
 
     @contextmanager
@@ -251,6 +252,7 @@ class Placement:
             self._place(owned)
             with (
                 functions_forgotten(self._model),
+                patched(points.CALL_FUNCTION, followed_by(self._spread_first_copies)),
                 patched(points.ADD_SLOT, in_scope_of_optimizer),
                 patched(
                     points.APPLY, partial(to_variables_of_its_strategy, place=_place_optimizer)
@@ -265,6 +267,24 @@ class Placement:
         finally:
             self._departed.clear()
             _working.remove(self)
+
+    def _spread_first_copies(self) -> None:
+        """Gives the other replicas of this task what a hook has assigned to the first copies.
+
+        A `tf.function` that was traced before the call knows no other copies. It does nothing in
+        another thread than that of the call, which alone runs no step meanwhile.
+        """
+        if not self.is_in_this_thread:
+            return
+        sources, targets = [], []
+        for pair in self._pairs.values():
+            if is_per_replica(pair.variable) or not self._is_placed(pair.variable):
+                continue
+            first, *others = self._strategy.local_results(pair.placed)
+            if first is pair.plain:
+                sources += [first] * len(others)
+                targets += others
+        self._to_other_replicas.run(sources, targets)
 
     @contextmanager
     def _borrowed(self) -> Iterator[None]:
@@ -396,6 +416,7 @@ class Placement:
             self._pairs = {key: pair for key, pair in self._pairs.items() if key in known}
             # Their graphs refer to the variables, and will not be used again.
             self._to_devices, self._from_devices = VariableCopies(), VariableCopies()
+            self._to_other_replicas = VariableCopies()
 
     def _leave_other_scope(self, owned: Owned) -> None:
         """Replaces variables on the devices of another strategy by ordinary variables, for good.

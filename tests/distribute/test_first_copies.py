@@ -106,3 +106,34 @@ def test_a_variable_on_another_device_is_no_copy() -> None:
     assert [plain.numpy().tolist(), first.numpy().tolist()] == [[1, 2], [3, 4]]
     assert not may_be_one(made, made)
     assert may_be_one(second, second)
+
+
+class Prunes(keras.callbacks.Callback):
+    """Sets small weights to zero by a function that is traced at its first call."""
+
+    @tf.function
+    def prune(self) -> None:
+        for weights in self.model.trainable_variables:
+            weights.assign(tf.where(tf.abs(weights) < 0.2, 0.0, weights))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.prune()
+
+
+def test_all_replicas_get_what_a_function_of_an_earlier_call_assigns(tiny: Any) -> None:
+    x, y = tiny.data(24)
+
+    def trained(fit: Fit) -> list[Any]:
+        model, prunes = model_of(is_built=True), Prunes()
+        prunes.set_model(model)
+        prunes.prune()
+        for _ in range(2):  # each `fit` of a Trainer has other copies
+            fit(model, x, y, **FIXED, callbacks=[prunes])
+        return list(model.get_weights())
+
+    expected = trained(keras.Model.fit)
+    assert any((weights == 0).any() for weights in expected[:1])
+    strategy = tiny.strategy(2)
+    got = trained(lambda model, *data, **given: kfit.Trainer(model, strategy).fit(*data, **given))
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
