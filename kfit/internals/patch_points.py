@@ -122,6 +122,14 @@ MERGE_OF_OPTIMIZER = Point(
     MERGING_MODULE, "maybe_merge_call", "where an optimizer has all replicas meet"
 )
 CALL_FUNCTION = Point(FUNCTION, "__call__", _ANY_STEP)
+RESTORE_LATE = Point(
+    imported(
+        "tensorflow.python.trackable.base.Trackable",
+        because="a restored `tf.train.Checkpoint` waits in it for objects that are not made yet",
+    ),
+    "_handle_deferred_dependencies",
+    "where an object that has just been made gets its value from a checkpoint",
+)
 GRADIENT = Point(tf.GradientTape, "gradient", _ANY_STEP)
 GRADIENTS = Point(tf, "gradients", _ANY_STEP)
 AVERAGE_LOSS = Point(tf.nn, "compute_average_loss", _ANY_STEP)

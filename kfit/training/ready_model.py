@@ -34,6 +34,7 @@ from kfit.steps.build import (
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.fixed_sizes import naming_none, naming_size
 from kfit.steps.jit import resolved_jit
+from kfit.steps.late_restores import restored_afterwards
 from kfit.training.arguments import require_own_weights, require_targets
 from kfit.training.batches_only import require_batches
 from kfit.training.call import Callbacks
@@ -312,9 +313,11 @@ class ReadyModel:
         """
         with self._strategy.scope():
             require_batches(self.model, batches.spec)
-            builder = self._build_by_call(batches, step, training) if at_once else "tracing"
+            with restored_afterwards():
+                builder = self._build_by_call(batches, step, training) if at_once else "tracing"
         if builder == "step":
-            with naming_none(batches.examples_per_step is not None, self._strategy):
+            knows_size = batches.examples_per_step is not None
+            with naming_none(knows_size, self._strategy), restored_afterwards():
                 build_by_step(self.model, batches.spec, step)
             self._placement.place_again(owned_variables(self.model))
         return builder
