@@ -11,6 +11,8 @@ import kfit
 from tests.exactness.cases.data import labels, numbers
 from tests.exactness.cases.models import sgd
 
+pytestmark = pytest.mark.usefixtures("ungathered")
+
 
 def test_a_loss_between_the_examples_of_a_batch_is_warned_of(tiny: Any) -> None:
     model = keras.Sequential([layers.Input((4,)), layers.Dense(3), layers.UnitNormalization()])
