@@ -1,8 +1,9 @@
 """Losses of Keras that are not a mean or sum of a value for each example.
 
 Dice and Tversky divide sums over all examples of the batch, so a replica cannot estimate them from
-its own examples. Here these sums are taken over all replicas before the division. Circle compares
-every example of a batch with every other one; each replica compares only its own, with a warning.
+its own examples. Here these sums are taken over all replicas before the division. They are a few
+numbers, where the predictions may be large images. Circle compares every example of a batch with
+every other one, and is computed from the examples of all replicas (`kfit.exactness.whole_batch`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from keras import ops
 
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica
-from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.losses import options_of, squeeze_or_expand_to_same_rank
 
 Tensor = Any
@@ -25,6 +25,9 @@ COMPARES = (
     "that the result depends on the number of replicas."
 )
 """The warning of a loss or a metric, after its name."""
+
+OVER_BATCHES = (keras.losses.circle, keras.losses.dice, keras.losses.tversky)
+"""The functions of Keras that have one value for all examples, or compare them, without an axis."""
 
 
 def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -45,7 +48,7 @@ def over_all_replicas(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         is_along_batch = axis is not None and 0 in axes_of(axis, len(y_pred.shape))
         if sums is None or replica.has_all or not (axis is None or is_along_batch):
             if (self.fn is keras.losses.circle or is_along_batch) and not replica.has_all:
-                warn_user(f"`loss={self.name!r}` {COMPARES}")
+                replica.warn(f"`loss={self.name!r}` {COMPARES}")
             return original(self, y_true, y_pred)
         y_pred = ops.convert_to_tensor(y_pred)
         y_true = ops.cast(y_true, y_pred.dtype)

@@ -15,7 +15,6 @@ from kfit.exactness.batch_kinds import (
 from kfit.exactness.origins import inputs_of
 from kfit.exactness.replica_context import Replica
 from kfit.exactness.sources import made_from
-from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.graphs import CALLS
 
 Tensor = Any
@@ -36,13 +35,13 @@ def warn_if_combined(
         are_weighted: Whether the values for each example will have weights.
     """
     if are_used(value, replica.results.keys(), replica):
-        warn_user(
+        replica.warn(
             f"{what} is computed from the result of a metric. In a step each replica has that of "
             "its own examples only, so that the numbers depend on how many replicas there are. "
             "Let a callback pass the result to a variable of the model between the steps."
         )
     if combines_examples(value, replica, are_weighted=are_weighted):
-        warn_user(
+        replica.warn(
             f"{what} combines the examples of the batch with each other, as a contrastive loss "
             "does. Each replica combines its own examples only, so that the numbers depend on how "
             "many replicas there are. Take the examples of all replicas for this, by "
@@ -80,9 +79,9 @@ def warn_of_rows(
     """
     warn_if_combined(values, replica, what, are_weighted=are_weighted)
     if has_other_rows(values, replica, by_value=are_averaged):
-        warn_of(what)
+        warn_of(what, replica)
     if power_of_number(values, replica) != 0:
-        warn_user(
+        replica.warn(
             f"{what} for each example depends on the number of examples in the batch. On several "
             "replicas this is the number of each replica's own examples, so that the numbers "
             "depend on how many replicas there are. Give Keras the values without the number: its "
@@ -90,13 +89,14 @@ def warn_of_rows(
         )
 
 
-def warn_of(what: str) -> None:
+def warn_of(what: str, replica: Replica) -> None:
     """Warns that a value of the batch cannot be computed from the replicas' values.
 
     Args:
         what: What to call the value, beginning with a capital letter.
+        replica: The replica that is being traced.
     """
-    warn_user(
+    replica.warn(
         f"{what} is neither a mean nor a sum over the examples of the batch, as far as the graph "
         "shows (the root of a mean, a ratio of sums, a maximum, a mean over some of the examples). "
         "Each replica computes it from its own examples, so that the numbers depend on how many "

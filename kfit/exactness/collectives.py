@@ -171,17 +171,94 @@ def gathered_from_examples(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement of `ReplicaContext.all_gather`, which layers and losses may call.
 
     Its result leaves out the stand-in rows on which replicas without examples compute, if values
-    are gathered along axis 0.
+    are gathered along axis 0. The gradients are then those of the global batch's loss, however
+    many rows each replica has.
     """
 
     def all_gather(self: Any, value: Any, axis: int, options: Any = None) -> Any:
         replica = current_replica()
+        if replica is not None and replica.has_gathered:
+            return value
         if replica is not None and axis == 0 and not replica.sums:
+            parts = tf.nest.flatten(value)
+            if all(map(can_be_placed, parts)) and may_gather_rows(are_fixed=False):
+                return tf.nest.pack_sequence_as(value, gather_rows(parts))
             value = tf.nest.map_structure(replica.own_rows, value)
         gathered = original(self, value, axis, options)
         return gathered if replica is None else replica.origins.agreed(gathered)
 
     return all_gather
+
+
+def gather_rows(values: list[Tensor]) -> list[Tensor]:
+    """Puts together the rows of all replicas' tensors, in the order of the replicas.
+
+    It is a collective: all replicas must call it, where `may_gather_rows` is True. Gradients flow
+    back to the rows of every replica. A replica without examples contributes no rows.
+
+    Args:
+        values: This replica's tensors. Replicas may have different numbers of rows. Where the sizes
+            of other axes differ, as those of sequences may, shorter rows are filled with zeros.
+
+    Returns:
+        The tensors, equal on all replicas.
+    """
+    step, replica = current_step(), current_replica()
+    assert step is not None
+    assert replica is not None
+    own = tf.one_hot(replica.index, step.strategy.num_replicas, dtype=tf.int64)[:, None]
+    shapes = all_reduce_sum([own * tf.shape(each, tf.int64) for each in values])
+    placed = [_placed(*both, replica) for both in zip(values, shapes, strict=True)]
+    gathered: list[Tensor] = all_reduce_sum(placed)
+    for total, value in zip(gathered, values, strict=True):
+        total.set_shape([None, *value.shape[1:]])
+    gathered = [tf.cast(*both) for both in zip(gathered, (v.dtype for v in values), strict=True)]
+    return replica.origins.agreed(gathered)
+
+
+def may_gather_rows(*, are_fixed: bool) -> bool:
+    """Returns whether `gather_rows` may be called on the replica that is being traced.
+
+    Code for TPUs must know the number of rows, and TensorFlow's collectives need tensors of the
+    same shapes in all steps that a graph takes.
+
+    Args:
+        are_fixed: Whether the tensors of all replicas together have the same shapes in all steps.
+    """
+    step = current_step()
+    assert step is not None
+    if step.strategy.static_shapes:
+        return False
+    return are_fixed or not step.strategy.sums_by_collectives
+
+
+def can_be_placed(value: Any) -> bool:
+    """Returns whether `gather_rows` can put together the rows of a value: numbers or booleans."""
+    is_number = isinstance(value, tf.Tensor) and (value.dtype.is_floating or _is_whole(value))
+    return is_number and bool(value.shape.rank)
+
+
+def _is_whole(value: Tensor) -> bool:
+    return value.dtype.is_integer or value.dtype.is_bool
+
+
+def _placed(value: Tensor, shapes: Tensor, replica: Replica) -> Tensor:
+    """Returns a replica's rows at their places among those of all replicas, beside zeros.
+
+    Strategies can only sum. The sum over the replicas has the rows of all.
+
+    Args:
+        value: The replica's tensor.
+        shapes: The shapes of all replicas' tensors, a matrix with one row for each replica.
+        replica: The replica that is being traced.
+    """
+    value = replica.own_rows(value)
+    if _is_whole(value) and value.dtype not in (tf.int32, tf.int64):
+        value = tf.cast(value, tf.int32)  # others cannot be summed everywhere
+    rows, inner = shapes[:, 0], tf.reduce_max(shapes[:, 1:], 0)
+    whole = tf.concat([[tf.reduce_sum(rows)], inner], 0)
+    before = tf.concat([[tf.reduce_sum(rows[: replica.index])], tf.zeros_like(inner)], 0)
+    return tf.pad(value, tf.stack([before, whole - before - tf.shape(value, tf.int64)], 1))
 
 
 def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
@@ -205,6 +282,8 @@ def _summed(reduce: Callable[[Any], Any], value: Any) -> Any:
     replica = current_replica()
     if replica is None:
         return reduce(value)
+    if replica.has_gathered:
+        return value
     check_may_meet()
     if replica.sums:
         return replica.origins.agreed(reduce(value))

@@ -17,7 +17,6 @@ from kfit.exactness.batch_warnings import warn_of_rows
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica, one_of_several
 from kfit.exactness.scalar_estimates import common_value, estimate_of
-from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.losses import apply_mask
 
 Tensor = Any
@@ -64,7 +63,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
                 values = estimate_of(values, replica, "What a loss returns")
                 loss = original(values, None, None, reduction, dtype)
             elif sample_weight is not None and kinds_of(values, replica):
-                _warn_of_weighted_number()
+                _warn_of_weighted_number(replica)
                 return replica.origins.estimate(loss)
             return estimate_of(loss, replica, "What a loss returns")
         if sample_weight is not None and not has_rows_of_examples(sample_weight, replica):
@@ -80,7 +79,7 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             are_averaged=are_averaged,
             are_weighted=not is_plain,
         )
-        if reduction in (None, "none"):
+        if reduction in (None, "none") or replica.tries_in_vain:
             return loss  # the step decides how the examples' values are reduced
         return replica.origins.estimate(
             _of_whole_batch(loss, replica, values, sample_weight, mask, reduction)
@@ -89,8 +88,8 @@ def global_estimate(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return reduce_weighted_values
 
 
-def _warn_of_weighted_number() -> None:
-    warn_user(
+def _warn_of_weighted_number(replica: Replica) -> None:
+    replica.warn(
         "What a loss returns is one number for the batch, so that `sample_weight` or "
         "`class_weight` do not weight the examples: Keras multiplies the number by the mean of the "
         "weights. Each replica does so with its own examples, so that the numbers depend on how "
@@ -108,7 +107,7 @@ def _common_weight(weight: Any, values: Tensor, replica: Replica) -> Any:
         return weight
     common = common_value(tf.cast(weight, values.dtype), replica)
     if common is None:
-        warn_user(
+        replica.warn(
             "The `sample_weight` of a loss has no value for each example, and is computed from the "
             "examples (a mean or a sum over them, a maximum). Each replica computes it from its "
             "own examples, so that the numbers depend on how many replicas there are. Pass a "

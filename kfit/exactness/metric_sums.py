@@ -15,14 +15,13 @@ import keras
 import tensorflow as tf
 
 from kfit.exactness.batch_kinds import has_rows_elsewhere, has_rows_of_examples, kinds_of
-from kfit.exactness.batch_losses import COMPARES, axes_of
+from kfit.exactness.batch_losses import COMPARES, OVER_BATCHES, axes_of
 from kfit.exactness.batch_warnings import warn_of_rows
 from kfit.exactness.kinds import COUNT
-from kfit.exactness.replica_context import Replica, one_of_several
+from kfit.exactness.replica_context import Replica, current_replica, one_of_several
 from kfit.exactness.rows import is_scalar
 from kfit.exactness.scalar_estimates import common_value, estimate_of
-from kfit.heartbeat.tracebacks import warn_user
-from kfit.internals.losses import options_of_metric
+from kfit.internals.losses import function_of_metric, options_of_metric
 
 Tensor = Any
 
@@ -38,8 +37,10 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
     """
 
     def update_state(self: Any, values: Tensor, sample_weight: Tensor = None) -> None:
-        replica = one_of_several()
-        if replica is None:
+        replica = current_replica()
+        if replica is not None and replica.has_gathered:
+            return _add_share(self, original, values, sample_weight, replica)
+        if replica is None or replica.has_all:
             return original(self, values, sample_weight=sample_weight)
         _warn_if_along_the_batch(self, values, replica)
         if sample_weight is None and has_rows_elsewhere(values, replica):
@@ -60,10 +61,46 @@ def shared_mean(original: Callable[..., None]) -> Callable[..., None]:
                 values, sample_weight = _weighted(self, values, sample_weight, replica)
             elif sample_weight is not None:
                 sample_weight = _weight_of_rows(self, sample_weight, replica)
+        if replica.tries_in_vain:
+            return None
         with replica.adding_up():
             return original(self, values, sample_weight=sample_weight)
 
     return update_state
+
+
+def _add_share(
+    metric: keras.Metric,
+    original: Callable[..., None],
+    values: Any,
+    weight: Any,
+    replica: Replica,
+) -> None:
+    """Adds a replica's share of what one device adds to a mean, from the examples of all replicas.
+
+    Every replica computes the same values and weights. Keras adds up their products, and the
+    weights, so each replica multiplies the weights by its share. If the values are not the same, as
+    those that were computed from other tensors than the gathered ones, nothing is added but a doubt
+    (`Replica.warn`).
+
+    Args:
+        metric: The metric.
+        original: Keras' method that adds to it.
+        values: The values of the whole batch.
+        weight: The `sample_weight` that was passed with them, or None.
+        replica: The replica that is being traced.
+    """
+    values = keras.ops.convert_to_tensor(values)
+    if any(map(replica.origins.is_own, (values, weight))):
+        replica.warn(f"{_given(metric)} differs between the replicas.")
+        return
+    share = replica.share_as(metric.dtype)
+    if weight is None:
+        weight = tf.fill(tf.shape(values), share)
+    else:
+        weight = keras.ops.convert_to_tensor(weight, metric.dtype) * share
+    with replica.adding_up():
+        original(metric, values, sample_weight=weight)
 
 
 def shared_sum(original: Callable[..., None]) -> Callable[..., None]:
@@ -151,7 +188,7 @@ def _weighted(
         common = common_value(keras.ops.cast(values, metric.dtype), replica)
         if common is not None:
             return common, weight
-        _warn_of_weight(metric)
+        _warn_of_weight(metric, replica)
     return replica.zero_if_empty(_estimate_for(metric, values, replica)), weight
 
 
@@ -169,7 +206,7 @@ def _weight_of_rows(metric: keras.Metric, weight: Any, replica: Replica) -> Any:
         return weight
     common = common_value(keras.ops.convert_to_tensor(weight, metric.dtype), replica)
     if common is None:
-        _warn_of_weight(metric)
+        _warn_of_weight(metric, replica)
     return weight if common is None else common
 
 
@@ -177,8 +214,8 @@ def _weight_of(metric: keras.Metric) -> str:
     return f"The `sample_weight` of the metric {metric.name!r}"
 
 
-def _warn_of_weight(metric: keras.Metric) -> None:
-    warn_user(
+def _warn_of_weight(metric: keras.Metric, replica: Replica) -> None:
+    replica.warn(
         f"{_given(metric)} and its `sample_weight` are both computed from the examples, and one of "
         "them is one number for the batch. Each replica multiplies those of its own examples, so "
         "that the numbers depend on how many replicas there are. Give the metric a value and a "
@@ -199,10 +236,10 @@ def _estimate_for(metric: keras.Metric, value: Any, replica: Replica) -> Tensor:
 
 
 def _warn_if_along_the_batch(metric: keras.Metric, values: Any, replica: Replica) -> None:
-    """Warns if the `axis` of a metric of Keras' contains the axis of the examples.
+    """Warns if a function of Keras' computes the values of a metric from all examples of the batch.
 
-    Such a metric, for example `PearsonCorrelation(axis=0)`, computes its values from all examples
-    of the batch, and a replica has only its own.
+    It does if its `axis` contains the axis of the examples, as in `PearsonCorrelation(axis=0)`, and
+    so do some functions without an axis, such as `keras.losses.dice`.
 
     Args:
         metric: The metric, whose function has returned `values`.
@@ -214,8 +251,9 @@ def _warn_if_along_the_batch(metric: keras.Metric, values: Any, replica: Replica
     axis = options_of_metric(metric).get("axis")
     reduced = [axis] if isinstance(axis, int) else list(axis or ())
     rank = len(getattr(values, "shape", ()))  # a metric may return a number of Python
-    if 0 in axes_of(reduced, rank + len(reduced)):
-        warn_user(f"The metric {metric.name!r} {COMPARES}")
+    is_over_batch = axis is None and function_of_metric(metric) in OVER_BATCHES
+    if is_over_batch or 0 in axes_of(reduced, rank + len(reduced)):
+        replica.warn(f"The metric {metric.name!r} {COMPARES}")
 
 
 def _given(metric: keras.Metric) -> str:

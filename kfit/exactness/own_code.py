@@ -33,7 +33,7 @@ def has_own_code(model: keras.Model) -> bool:
     steps = [getattr(model, name) for name in _STEPS]
     given = keras.tree.flatten(list(given_to_compile(model)))
     parts = [*steps, *all_layers(model), *model.metrics, *given]
-    if not all(is_of_keras(part) and not _calls_own_function(part) for part in parts):
+    if not all(is_of_keras(part) and not calls_own_function(part) for part in parts):
         return True
     return _has_own_update(model)
 
@@ -57,7 +57,7 @@ def has_outputs_without_rows(model: keras.Model) -> bool:
     return any(tuple(getattr(each, "shape", (None,)))[:1] != (None,) for each in outputs)
 
 
-def _calls_own_function(part: Any) -> bool:
+def calls_own_function(part: Any) -> bool:
     """Returns whether an object of Keras, such as a Lambda layer, has a function of the user's.
 
     The function may be an object of the user's class, such as a regularizer of what a layer

@@ -28,6 +28,7 @@ from kfit.exactness import (
     scalar_estimates,
     tape_gradients,
     traced_functions,
+    whole_batch,
 )
 from kfit.internals import patch_points as points
 from kfit.internals.patching import Point, patched
@@ -40,6 +41,7 @@ _PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
     (points.UNSCALE_LOSS_BY_REPLICAS, loss_estimates.unscaled),
     (points.REDUCE_LOSS, loss_estimates.global_estimate),
     (points.CALL_LOSS, batch_losses.over_all_replicas),
+    (points.CALL_ANY_LOSS, whole_batch.loss_of_all),
     (points.MOMENTS, moments.over_all_replicas),
     (points.CALL_RNN, row_states.of_own_examples),
     (points.ADD_LOSS, added_losses.of_replica),
@@ -49,6 +51,7 @@ _PATCHES: list[tuple[Point, Callable[[Any], Any]]] = [
     (points.COMPUTE_LOSS, optimizer_update.noted_values),
     (points.UPDATE_MEAN, metric_sums.shared_mean),
     (points.UPDATE_SUM, metric_sums.shared_sum),
+    (points.UPDATE_MEAN_OF_FUNCTION, whole_batch.metric_of_all),
     *((point, metric_sums.adding_up) for point in points.UPDATE_OTHER_METRICS),
     (points.NEXT_SEED, random_draws.own_draws),
     (points.GLOBAL_SEED_GENERATOR, random_draws.shared_generator),

@@ -10,6 +10,7 @@ that the rule costs no computation.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.origins import Origins
 from kfit.exactness.rows import number_of_rows, take_rows
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.graphs import current_graph
 from kfit.internals.thread_settings import with_settings_of_this_thread
 
@@ -68,6 +70,28 @@ class OwnVariable(NamedTuple):
 
     metric: str
     variable: keras.Variable
+
+
+@dataclass
+class Trial:
+    """A computation of a loss or a metric of which it is not known whether a replica can do it.
+
+    Attributes:
+        may_be_repeated: A function that returns whether the value can be computed from the examples
+            of all replicas, in place of the replica's own.
+        doubts: The texts of warnings that say why the replica's own examples do not suffice.
+    """
+
+    may_be_repeated: Callable[[], bool]
+    doubts: list[str] = field(default_factory=list)
+
+    @functools.cached_property
+    def is_futile(self) -> bool:
+        """Whether the replica's own examples do not suffice, so that those of all are taken.
+
+        It must be asked after the last warning.
+        """
+        return bool(self.doubts) and self.may_be_repeated()
 
 
 @dataclass
@@ -130,6 +154,10 @@ class Replica:
             replicas (`GradientSums.early`).
         postponed: None while the replica may communicate, which is the usual case. Otherwise a
             list: calls of `optimizer.apply` are appended to the list instead of being made.
+        trial: None while warnings are issued, which is the usual case. Otherwise what is tried:
+            warnings are its doubts.
+        has_gathered: True while a loss or a metric is computed from the examples of all replicas,
+            as one device computes it. `has_all` is then True, too.
     """
 
     index: Tensor
@@ -161,6 +189,8 @@ class Replica:
     sums: bool = False
     tape_sums: bool = False
     postponed: list[Update] | None = None
+    trial: Trial | None = None
+    has_gathered: bool = False
 
     @property
     def scaled(self) -> bool:
@@ -294,6 +324,40 @@ class Replica:
             yield
         finally:
             self.assigns = before
+
+    def warn(self, message: str) -> None:
+        """Warns that a value depends on the number of replicas; in a trial it is a doubt."""
+        if self.trial is None:
+            warn_user(message)
+        else:
+            self.trial.doubts.append(message)
+
+    @property
+    def tries_in_vain(self) -> bool:
+        """Whether what is tried will be computed again, from the examples of all replicas."""
+        return self.trial is not None and self.trial.is_futile
+
+    @contextmanager
+    def trying(self, trial: Trial) -> Iterator[None]:
+        """Context in which it is found out whether the replica can compute a value by itself."""
+        before, self.trial = self.trial, trial
+        try:
+            yield
+        finally:
+            self.trial = before
+
+    @contextmanager
+    def with_gathered(self) -> Iterator[None]:
+        """Context in which a value is computed from the gathered examples of all replicas.
+
+        Keras' own results are right in it, and a sum over the replicas is the value itself.
+        """
+        before = self.has_all, self.has_gathered
+        self.has_all = self.has_gathered = True
+        try:
+            yield
+        finally:
+            self.has_all, self.has_gathered = before
 
     def own_rows(self, value: Tensor) -> Tensor:
         """Returns a tensor without its stand-in row, if the replica has no examples.

@@ -60,7 +60,7 @@ def estimate_of(value: Any, replica: Replica, what: str) -> Any:
         return replica.origins.estimate(value)
     if not are_known(addends):
         report_use([value], replica)
-        warn_of(what)
+        warn_of(what, replica)
         return replica.origins.estimate(value)  # so that kfit warns only once
     total = sum(each.times(weight_of(each, replica)) for each in addends)
     return replica.origins.estimate(total)

@@ -153,7 +153,7 @@ def _gradients(
     is_known = are_known(addends)
     is_sum = is_known and all(each.kinds & ADD_UP for each in addends)
     if not is_known and replica.can_be_read:
-        warn_of(_OF_TAPE)
+        warn_of(_OF_TAPE, replica)
     if is_known and kinds & {*ADD_UP, "inverse"} and not is_sum:
         target, output_gradients = _of_leaves(addends, replica)
     elif not is_sum:

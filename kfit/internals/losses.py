@@ -22,6 +22,16 @@ apply_mask: Any = imported(
     because="nothing else puts a mask into weights as Keras does",
 )
 
+mask_of: Any = imported(
+    "keras.src.backend.common.masking.get_keras_mask",
+    because="nothing else tells the mask of a tensor that is given to a loss",
+)
+
+set_mask: Any = imported(
+    "keras.src.backend.common.masking.set_keras_mask",
+    because="nothing else gives a mask to a tensor for a loss",
+)
+
 squeeze_or_expand_to_same_rank: Any = imported(
     "keras.src.losses.loss.squeeze_or_expand_to_same_rank",
     because="nothing else makes targets and predictions alike as Keras does",
@@ -44,3 +54,12 @@ def options_of(loss: keras.losses.Loss) -> dict[str, Any]:
 def options_of_metric(metric: keras.metrics.MeanMetricWrapper) -> dict[str, Any]:
     """Returns the keyword arguments with which a metric calls its function, such as `axis`."""
     return dict(metric._fn_kwargs)
+
+
+@uses(
+    "keras.metrics.MeanSquaredError._fn",
+    because="a metric tells its function in its config only, serialized",
+)
+def function_of_metric(metric: keras.metrics.MeanMetricWrapper) -> Any:
+    """Returns the function that a metric calls."""
+    return metric._fn

@@ -36,6 +36,9 @@ REDUCE_LOSS = Point(
     "the one place where values, weights, mask and reduction meet",
 )
 CALL_LOSS = Point(LOSS_FUNCTION, "call", "where a loss calls its function")
+CALL_ANY_LOSS = Point(
+    keras.losses.Loss, "__call__", "any loss of the user's may be called, without a class of kfit's"
+)
 MOMENTS = Point(
     keras.layers.BatchNormalization,
     "_moments",
@@ -57,6 +60,7 @@ MAKE_ITERATOR = Point(
     "nothing tells how many iterators a hook has made, each of which draws a seed of a `shuffle`",
 )
 UPDATE_MEAN = Point(keras.metrics.Mean, "update_state", _ANY_METRIC)
+UPDATE_MEAN_OF_FUNCTION = Point(keras.metrics.MeanMetricWrapper, "update_state", _ANY_METRIC)
 UPDATE_SUM = Point(keras.metrics.Sum, "update_state", _ANY_METRIC)
 UPDATE_OTHER_METRICS = tuple(
     Point(owner, "update_state", _ANY_METRIC)

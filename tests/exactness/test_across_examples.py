@@ -12,6 +12,8 @@ from keras import ops
 
 import kfit
 
+pytestmark = pytest.mark.usefixtures("ungathered")
+
 Loss = Callable[[Any, Any], Any]
 
 

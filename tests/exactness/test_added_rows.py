@@ -16,6 +16,8 @@ from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.metric_functions import evaluated_on
 from tests.sweeps import halves
 
+pytestmark = pytest.mark.usefixtures("ungathered")
+
 Function = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).random(size=(17, 4)).astype("float32")
 Y = np.random.default_rng(1).random(size=(17, 4)).astype("float32")

@@ -12,6 +12,8 @@ from tests.exactness.cases.data import labels, numbers
 from tests.exactness.cases.models import sgd
 from tests.sweeps import only
 
+pytestmark = pytest.mark.usefixtures("ungathered")
+
 
 @pytest.mark.long
 def test_a_loss_between_the_examples_of_a_batch_is_warned_of(tiny: Any) -> None:

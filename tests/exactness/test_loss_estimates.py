@@ -12,6 +12,8 @@ import kfit
 from tests.exactness.cases.data import numbers
 from tests.sweeps import only
 
+pytestmark = pytest.mark.usefixtures("ungathered")
+
 
 def test_a_loss_may_return_a_number_of_python(tiny: Any) -> None:
     model = keras.Sequential([layers.Input((4,)), layers.Rescaling(2.0)])

@@ -13,6 +13,8 @@ from keras import layers, ops
 import kfit
 from tests.sweeps import only
 
+pytestmark = pytest.mark.usefixtures("ungathered")
+
 Update = Callable[[Any, Any], None]
 X = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
 Y = np.random.default_rng(1).normal(size=(10, 1)).astype("float32")

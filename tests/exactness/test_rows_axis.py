@@ -12,6 +12,8 @@ from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.metric_functions import evaluated_on
 from tests.sweeps import halves, sweep
 
+pytestmark = pytest.mark.usefixtures("ungathered")
+
 CASES: dict[str, tuple[Callable[[Any], Any], int | None]] = {
     "as_it_was": (lambda x: x + 1.0, 0),
     "transposed": (tf.transpose, 2),

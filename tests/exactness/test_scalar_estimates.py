@@ -15,6 +15,8 @@ from keras import layers, ops
 import kfit
 from tests.sweeps import only
 
+pytestmark = pytest.mark.usefixtures("ungathered")
+
 Loss = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).normal(size=(10, 4)).astype("float32")
 Y = np.random.default_rng(1).normal(size=(10, 1)).astype("float32")

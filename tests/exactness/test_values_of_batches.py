@@ -14,6 +14,8 @@ import kfit
 from tests.exactness.cases.comparison import assert_equal_logs
 from tests.sweeps import sweep
 
+pytestmark = pytest.mark.usefixtures("ungathered")
+
 Function = Callable[[Any, Any], Any]
 X = np.random.default_rng(0).normal(size=(17, 4)).astype("float32")
 Y = np.random.default_rng(1).random(size=(17, 4)).astype("float32")
