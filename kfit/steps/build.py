@@ -2,14 +2,18 @@
 
 Variables that several replicas share must be created outside of the replicas, so the step itself
 must not create them. The shapes of a batch are enough to build everything; no batch is read. If
-steps run eagerly, a batch of zeros stands for the shapes, since Python code may read values then.
+steps run eagerly, Python code may read values. Then a batch of zeros stands for the shapes.
+
+As in Keras, layers are built in the order in which the first step calls them: each layer that makes
+its initializers in `build` draws their seeds then.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,6 +25,7 @@ from kfit.distribute.placed_optimizers import adopt
 from kfit.distribute.placement import made_trainable
 from kfit.exactness.own_code import overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
+from kfit.exactness.traced_functions import functions_of_step
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat.summaries import message_of, summary_of
 from kfit.inputs.batches import OfUnknownRank
@@ -35,6 +40,7 @@ from kfit.internals.models import (
     runs_eagerly,
 )
 from kfit.internals.patching import patched
+from kfit.steps.late_restores import restored_afterwards
 
 _OF_LAYERS = re.compile("incompatible with the layer|has incompatible shape")
 _NO_RANK = re.compile("unknown rank|unknown TensorShape")
@@ -90,8 +96,9 @@ def build(
         step: The name of the step that gets the data, such as "train_step". If the model overrides
             it, metrics and losses of `compile` are not built if the data have other targets than
             the model has outputs: the step takes other ones.
-        training: Whether to call the model with `training=True`, too, if the call with
-            `training=False` fails, or leaves layers that are not built.
+        training: Whether the model is to be trained. Then it may be called with `training=True`:
+            first, if the step is "train_step"; otherwise only if the call with `training=False`
+            fails, or leaves layers that are not built.
         tf_strategy: The `tf.distribute` strategy whose replicas share the model.
         batch_size: The number of examples that a replica gets; None if it is not known. A model is
             built with it if it cannot be built without, as if a layer takes `x.shape[0]`.
@@ -106,7 +113,8 @@ def build(
         _require_built(model, tf_strategy)
     elif lacks or not is_built(model):
         with (
-            patched(points.DEFERRED_INITIALIZE, _as_if_thawed),
+            restored_afterwards(),
+            as_if_thawed(),
             patched(points.AVERAGE_LOSS, of_replica_batch),
             patched(points.REGULARIZATION_LOSS, unscaled_sum),
         ):
@@ -179,29 +187,50 @@ def _require_built(model: keras.Model, tf_strategy: Any) -> None:
         )
 
 
-def build_by_step(model: keras.Model, spec: Any, step: str) -> None:
-    """Builds what only a step of the model's own calls, by tracing this step.
+def build_by_step(
+    model: keras.Model, spec: Any, step: str, *, batch_size: int | None = None
+) -> None:
+    """Builds what a step of the model's own calls, by tracing this step.
 
     This may be layers, or losses and metrics of `compile`. Keras builds them when it traces the
     first step. On several replicas the step must not create variables. So it is traced once as for
     one device, outside of the strategy's scope, and the graph is dropped; nothing is computed.
-    Optimizers, which may be on several devices already, are left out.
+    Optimizers, which may be on several devices already, are left out. A `tf.function` that the step
+    calls does not keep the trace.
 
     Args:
         model: The model, which overrides the step.
         spec: The batch that the step gets, as for `build`.
         step: The name of the step, such as "train_step".
+        batch_size: As for `build`.
 
     Raises:
         Exception: An error of the step.
     """
-    function = tf.function(lambda data: getattr(model, step)(data), reduce_retracing=True)
-    data = keras.tree.map_structure(_tensor_spec, spec, none_is_leaf=False)
+
+    def trace(spec: Any) -> None:
+        function = tf.function(lambda data: getattr(model, step)(data), reduce_retracing=True)
+        data = keras.tree.map_structure(_tensor_spec, spec, none_is_leaf=False)
+        function.get_concrete_function(data)
+
     with ExitStack() as stack:
-        stack.enter_context(patched(points.DEFERRED_INITIALIZE, _as_if_thawed))
+        stack.enter_context(restored_afterwards())
+        stack.enter_context(functions_of_step())
+        stack.enter_context(as_if_thawed())
         for point in (points.APPLY, points.APPLY_WITH_SCALE, *points.APPLY_OF_SEVERAL):
             stack.enter_context(patched(point, _left_out))
-        function.get_concrete_function(data)
+        if runs_eagerly(model):  # it may read values, of which Keras warns here
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")
+        try:
+            trace(spec)
+        except Exception as error:
+            if batch_size is None:
+                raise
+            try:
+                trace(_of_size(spec, batch_size))
+            except Exception:
+                raise error from None  # it says the same
 
 
 def _left_out(apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,8 +250,8 @@ def _tensor_spec(part: Any) -> Any:
 def _infer(model: keras.Model, spec: Any, lacks: list[Any], step: str, training: bool) -> None:
     """Calls what a step calls, without data, which builds all of it.
 
-    Some layers are called only with `training=True`, such as a head that adds an auxiliary loss.
-    The optimizer must know their variables, too.
+    A training step is called with `training=True`: what only `training=False` calls, Keras builds
+    in the first validation or prediction.
 
     Args:
         model: The model.
@@ -232,18 +261,34 @@ def _infer(model: keras.Model, spec: Any, lacks: list[Any], step: str, training:
         training: As for `build`.
     """
     parts = keras.utils.unpack_x_y_sample_weight(spec)
-    infer = _called_with_zeros
-    if not runs_eagerly(model) or _is_open(parts):
-        infer, parts = infer_output, keras.tree.map_structure(_open_or_ragged, parts)
-    call = partial(_call, model, lacks, step)
+    infer = partial(_called, model, partial(_call, model, lacks, step), parts)
+    first = step == "train_step"
     try:
-        infer(call, *parts, training=False)
-    except Exception:
+        infer(training=first)
+    except Exception as error:
         if not training:
             raise
-        infer(call, *parts, training=True)
-    if training and not is_built(model):
-        infer(call, *parts, training=True)
+        try:  # such as code that needs a replica to train
+            infer(training=not first)
+        except Exception:
+            raise error from None  # it says the same
+        if first and unbuilt_layers(model):
+            raise
+    if training and not first and not is_built(model):
+        infer(training=True)
+
+
+def _called(model: keras.Model, call: Callable[..., Any], parts: Any, *, training: bool) -> None:
+    """Calls a function on the shapes of a batch, or on zeros if it reads values in eager steps."""
+    symbolic = keras.tree.map_structure(_open_or_ragged, parts)
+    if not runs_eagerly(model) or _is_open(parts):
+        infer_output(call, *symbolic, training=training)
+        return
+    with warnings.catch_warnings(), suppress(Exception):
+        warnings.simplefilter("ignore")  # Keras warns if the model reads values
+        infer_output(call, *symbolic, training=training)
+        return
+    _called_with_zeros(call, *parts, training=training)
 
 
 def _call(
@@ -256,7 +301,7 @@ def _call(
     *,
     training: bool,
 ) -> None:
-    """Calls the model on a batch, and then its metrics and its loss, as far as they build anything.
+    """Calls the model on a batch, and then its loss and its metrics, as far as they build anything.
 
     All is called in one function, since `compute_loss` may use what `call` has kept in the model.
 
@@ -279,10 +324,10 @@ def _call(
         is_called = not own_step and step != "predict_step"
         return is_called and overrides(model, method) and bool(unbuilt_layers(model))
 
-    if compiled_metrics(model) in lacks or may_build("compute_metrics"):
-        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     if compiled_loss(model) in lacks or may_build("compute_loss"):
         compute_loss(model)(x, y, y_pred, sample_weight, training=training)
+    if compiled_metrics(model) in lacks or may_build("compute_metrics"):
+        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
 
 def _is_open(spec: Any) -> bool:
@@ -454,21 +499,20 @@ def is_built(model: keras.Model) -> bool:
     return all(layer.built for layer in all_layers(model))
 
 
-def _as_if_thawed(original: Callable[[keras.Variable], None]) -> Callable[[keras.Variable], None]:
-    """Wraps Keras' initialization of variables, so that every float variable can be trained.
+@contextmanager
+def as_if_thawed() -> Iterator[None]:
+    """Context in which every float variable of a layer that is built can be trained later.
 
     Keras creates the `tf.Variable`s of a frozen layer as not trainable, and TensorFlow cannot
     change this later. So a layer that is frozen while the model is built could not be trained
-    after it has been thawed. With the wrapper, the `tf.Variable` of every float variable is created
+    after it has been thawed. In the context, the `tf.Variable` of every float variable is created
     as trainable.
-
-    Args:
-        original: Keras' function, which initializes the variable that it gets.
-
-    Returns:
-        The function to call instead of `original`.
     """
+    with patched(points.DEFERRED_INITIALIZE, _of_thawed):
+        yield
 
+
+def _of_thawed(original: Callable[[keras.Variable], None]) -> Callable[[keras.Variable], None]:
     def initialize(variable: keras.Variable) -> None:
         taped = variable.trainable or keras.backend.is_float_dtype(variable.dtype)
         with made_trainable(variable, taped):

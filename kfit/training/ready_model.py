@@ -23,6 +23,7 @@ from kfit.inputs.python import PythonBatches
 from kfit.internals.layers import all_layers
 from kfit.internals.models import last_compile, runs_eagerly
 from kfit.steps.build import (
+    as_if_thawed,
     build,
     build_by_step,
     build_optimizer,
@@ -34,7 +35,6 @@ from kfit.steps.build import (
 from kfit.steps.compiled_steps import Graphs
 from kfit.steps.fixed_sizes import naming_none, naming_size
 from kfit.steps.jit import resolved_jit
-from kfit.steps.late_restores import restored_afterwards
 from kfit.training.arguments import require_own_weights, require_targets
 from kfit.training.batches_only import require_batches
 from kfit.training.call import Callbacks
@@ -121,8 +121,6 @@ class ReadyModel:
         """
         if with_optimizer is None:
             with_optimizer = purpose == "train"
-        # With one replica the first eager step builds all, as in Keras: Python code sees no zeros.
-        at_once = restores or not (runs_eagerly(self.model) and self._strategy.num_replicas == 1)
         is_chief = self._strategy.is_chief
         saving = nullcontext() if is_chief else saving_nothing(self.model, callbacks)
         try:
@@ -135,6 +133,7 @@ class ReadyModel:
                 self._placement.placed(),
                 resolved_jit(self.model, self._strategy),
                 naming_strings(lambda: batches.spec),
+                as_if_thawed(),
                 saving,
             ):
                 with self.turns.lent(to="predictions"):
@@ -147,7 +146,7 @@ class ReadyModel:
                     batches,
                     step,
                     with_optimizer=with_optimizer,
-                    at_once=at_once,
+                    restores=restores,
                     validation=validation,
                 )
                 yield naming
@@ -169,7 +168,7 @@ class ReadyModel:
         """
         self._placement.place_again(owned_variables(self.model))
         self._make_ready(
-            batches, "train_step", with_optimizer=True, at_once=True, validation=validation
+            batches, "train_step", with_optimizer=True, restores=True, validation=validation
         )
 
     def _make_ready(
@@ -178,7 +177,7 @@ class ReadyModel:
         step: str,
         *,
         with_optimizer: bool,
-        at_once: bool,
+        restores: bool,
         validation: Batches | None,
     ) -> None:
         """Builds the model within `working`, and checks that it can take the data.
@@ -187,12 +186,14 @@ class ReadyModel:
             batches: The data.
             step: The name of the step that gets the data.
             with_optimizer: As for `working`.
-            at_once: As for `_build`.
+            restores: As for `working`.
             validation: As for `working`.
         """
+        at_once = restores or not self._builds_in(step)
         with self._naming_data(batches, step):
             builder = self._build(batches, step, training=with_optimizer, at_once=at_once)
-        self._build_for_validation(validation)
+        if validation is not None and (restores or self._strategy.num_replicas > 1):
+            self._build_for_validation(validation, batches)
         if with_optimizer:
             self._builds_optimizer = builder != "tracing" and self.graphs.has_default("train_step")
         with self._naming_data(batches, step):
@@ -282,25 +283,47 @@ class ReadyModel:
         with named if is_plain else nullcontext(), sized:
             yield
 
-    def _build_for_validation(self, batches: Batches | None) -> None:
-        """Builds what only the model's own `test_step` calls, before the optimizer is built.
+    def _builds_in(self, step: str) -> bool:
+        """Returns whether the first step builds the model when it is traced or run, as in Keras.
 
-        On one replica it is built when the first validation is traced. Python code, such as a
-        generator, must not be asked for a batch before the first validation.
+        One replica can do so. Python code in eager steps then sees no zeros, and the code of a step
+        of the model's own is not traced twice.
 
         Args:
-            batches: The validation data of a `fit`; None if there is none.
+            step: The name of the step.
         """
-        if batches is None or isinstance(batches, PythonBatches):
-            return
-        if self._strategy.num_replicas > 1 and overrides(self.model, "test_step"):
-            with self._naming_data(batches, "test_step"):
-                self._build(batches, "test_step", training=False)
+        if runs_eagerly(self.model):
+            return self._strategy.num_replicas == 1
+        return not self._strategy.places_variables and overrides(self.model, step)
+
+    def _build_for_validation(self, batches: Batches, of_training: Batches | OneBatch) -> None:
+        """Builds what only the validation calls, before the optimizer is built.
+
+        On one replica it is built when the first validation is traced, unless a snapshot may be
+        restored before. Python code, such as a generator, must not be asked for a batch before the
+        first validation. The training data stands for it, if the `test_step` is Keras' own.
+
+        Args:
+            batches: The validation data of a `fit`.
+            of_training: Its training data.
+        """
+        is_own = overrides(self.model, "test_step")
+        if is_own or unbuilt_layers(self.model):
+            data: Batches | OneBatch = batches
+            if isinstance(batches, PythonBatches):
+                if is_own:
+                    return
+                data = of_training
+            with self._naming_data(data, "test_step"):
+                self._build(data, "test_step", training=False)
 
     def _build(
         self, batches: Batches | OneBatch, step: str, *, training: bool, at_once: bool = True
     ) -> _Builder:
         """Builds the model, its losses and its metrics on the strategy's devices.
+
+        The layers of a model that overrides the step are built by tracing the step, as in Keras:
+        its `call` may take something else than the data, or call other layers first.
 
         Args:
             batches: The data.
@@ -313,21 +336,50 @@ class ReadyModel:
         """
         with self._strategy.scope():
             require_batches(self.model, batches.spec)
-            with restored_afterwards():
-                builder = self._build_by_call(batches, step, training) if at_once else "tracing"
+        if not at_once:
+            return "tracing"
+        failure: Exception | None = None
+        if overrides(self.model, step) and unbuilt_layers(self.model):
+            if self._left.get(step) == self._unbuilt(step):
+                return "step"
+            try:
+                self._build_by_step(batches, step)
+                return "step"
+            except Exception as error:  # such as that of an eager step that reads values
+                if self._strategy.num_replicas == 1 and not runs_eagerly(self.model):
+                    return "tracing"
+                failure = error
+        with self._strategy.scope():
+            builder = self._build_by_call(batches, step, training)
         if builder == "step":
-            knows_size = batches.examples_per_step is not None
-            with naming_none(knows_size, self._strategy), restored_afterwards():
-                build_by_step(self.model, batches.spec, step)
-            self._placement.place_again(owned_variables(self.model))
+            if failure is not None:
+                raise failure
+            self._build_by_step(batches, step)
         return builder
+
+    def _build_by_step(self, batches: Batches | OneBatch, step: str) -> None:
+        """Builds what a step of the model's own calls, and remembers what it has left unbuilt.
+
+        Args:
+            batches: The data.
+            step: The name of the step.
+        """
+        alone, size = self._strategy.num_replicas == 1, batches.examples_per_step
+        try:
+            with naming_none(size is not None, self._strategy):
+                build_by_step(self.model, batches.spec, step, batch_size=size if alone else None)
+            self._left[step] = self._unbuilt(step)
+        finally:
+            self._placement.place_again(owned_variables(self.model))
+
+    def _unbuilt(self, step: str) -> list[Any]:
+        return [*unbuilt_parts(self.model, step), *unbuilt_layers(self.model)]
 
     def _build_by_call(self, batches: Batches | OneBatch, step: str, training: bool) -> _Builder:
         """Builds the model, as far as a call of it without data does.
 
         As in Keras, a model needs no `call` if it overrides a step, and its `call` need not take
-        the data as they come. Then its own step builds its layers. It also builds layers that only
-        it calls.
+        the data as they come. Then its own step builds its losses and metrics.
 
         Args:
             batches: The data.
