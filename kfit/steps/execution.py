@@ -29,6 +29,7 @@ from kfit.steps.allocator import keep_freed_memory
 from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.frozen import trains_as_at_first
 from kfit.steps.input_times import Measures, after_step, begin, draw, rows_of
+from kfit.steps.late_restores import restored_afterwards
 from kfit.steps.outputs import Outputs, blank
 from kfit.steps.returned import Returned
 from kfit.steps.static_shapes import has_static_shapes
@@ -300,7 +301,8 @@ class Execution:
             called = graph(*arguments)
         else:
             with self._heartbeat.phase(Phase.TRACING):
-                graph = self._traced(build, segment, *arguments)
+                with restored_afterwards():  # the step may build the model
+                    graph = self._traced(build, segment, *arguments)
                 self._concrete.append(graph)
                 self.calls_python = self.calls_python or calls_python(graph.graph)
                 if self._look is not None:

@@ -2,7 +2,8 @@
 
 `tf.train.Checkpoint(model=model).restore(path)` sets the variables that there are. What a model has
 not made yet waits for it: TensorFlow assigns the value at once when a layer makes the variable.
-While kfit builds a model without data, Keras gives a variable its `tf.Variable` only at the end.
+While kfit builds a model without data, Keras gives a variable its `tf.Variable` only at the end;
+and in a graph, a layer's `build` would fail half-way and then make its variables once more.
 """
 
 from __future__ import annotations
