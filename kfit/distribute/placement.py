@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -771,13 +771,16 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
 
     Keras itself would take the `trainable` of the Keras variable, which is False while its layer is
     frozen. But a `tf.Variable` cannot be made trainable later, when the layer is no longer frozen.
+    The Keras variable is not changed: another thread may be reading what it trains.
 
     Args:
         variable: The Keras variable.
         trainable: Whether the `tf.Variable` will be trainable.
     """
-    now, variable.trainable = variable.trainable, trainable
-    try:
+
+    def create(next_creator: Callable[..., Any], **settings: Any) -> Any:
+        is_this = settings.get("name") == variable.name  # its initializer may make others
+        return next_creator(**settings | ({"trainable": trainable} if is_this else {}))
+
+    with tf.init_scope(), tf.variable_creator_scope(create):  # Keras leaves graphs in this way, too
         yield
-    finally:
-        variable.trainable = now

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.distribute import placement
+from kfit.internals import variables
 from kfit.model import trainer_of
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
@@ -234,6 +235,36 @@ def test_threads_train_models_that_share_a_frozen_layer(tiny: Any) -> None:
             got, model = trained(in_threads=True)
             assert all(np.allclose(*pair, atol=1e-5) for pair in zip(expected, got, strict=True))
             assert tiny.is_plain(model)
+
+
+def test_nothing_is_thawed_for_others_while_it_is_made_or_moved(tiny: Any) -> None:
+    x, y = tiny.data(8)
+    part, model = with_frozen_part()
+    told: list[bool] = []
+
+    def watched(variable: keras.Variable, value: Any) -> None:
+        told.extend(variable.trainable for each in part.variables if each is variable)
+        variables.make_tf_variable(variable, value)
+
+    def ones(shape: Any, dtype: Any) -> Any:
+        told.append(late.kernel.trainable)
+        return tf.ones(shape, dtype)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "make_tf_variable", watched)
+        kfit.Trainer(model, tiny.strategy(2)).fit(x, y, **FIXED)
+    late = keras.layers.Dense(5, kernel_initializer=ones, trainable=False)
+    built_late = keras.Sequential([late, keras.layers.Dense(3)])
+    built_late.compile("sgd", model.loss)
+    kfit.Trainer(built_late, tiny.strategy(2)).fit(x, y, **FIXED)
+    assert len(told) > len(part.variables)
+    assert not any(told)
+    for thawed in (model, built_late):
+        layer, before = thawed.layers[0], thawed.layers[0].get_weights()
+        layer.trainable = True
+        thawed.compile("sgd", model.loss)
+        kfit.Trainer(thawed, tiny.strategy(2)).fit(x, y, **FIXED)
+        assert not np.allclose(before[0], layer.get_weights()[0])
 
 
 def test_all_models_have_one_strategy_by_name() -> None:
