@@ -13,7 +13,6 @@ if it is an ordinary `tf.Variable`.
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,7 @@ from kfit.distribute.placed_optimizers import (
     rekeyed,
     to_variables_of_its_strategy,
 )
-from kfit.distribute.python_random import undisturbed
+from kfit.distribute.python_random import seed_generator_apart, seed_of_keras
 from kfit.distribute.same_model import require_same_variables
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
@@ -238,12 +237,11 @@ class Placement:
             yield
             return
         is_keras_own = existing_seed_generator() is not None
-        with undisturbed():
-            if not is_keras_own and self._unused_generator is not None:
-                # It gets the seed of a new one: the program may have been seeded meanwhile.
-                self._unused_generator.state.assign([random.randint(1, 10**9), 0])
-                set_seed_generator(self._unused_generator)
-            generator = global_seed_generator()
+        if not is_keras_own and self._unused_generator is not None:
+            # It gets the seed of a new one: the program may have been seeded meanwhile.
+            self._unused_generator.state.assign([seed_of_keras(), 0])
+            set_seed_generator(self._unused_generator)
+        generator = seed_generator_apart()
         self.generator = generator
         seed = generator.state
         if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
