@@ -28,9 +28,8 @@ from kfit.checkpoint.snapshot import Snapshot
 from kfit.cluster.printable import printable
 from kfit.distribute import variable_values
 from kfit.distribute.owned import owned_optimizers, owned_variables
-from kfit.distribute.python_random import undisturbed
+from kfit.distribute.python_random import seed_generator_apart
 from kfit.distribute.strategy import Strategy
-from kfit.internals.randomness import global_seed_generator
 from kfit.objects import Generators
 from kfit.objects.checksum import checksum
 from kfit.objects.eager_generators import EagerGenerators
@@ -270,9 +269,7 @@ def give_random(kept: dict[str, Any], strategy: Strategy, *, drawn_ahead: bool =
         of_task = None if eager is None else np.asarray(eager)[task]
         Generators.of_row(tasks[task], kept["torch"], of_task).give()
     if kept["keras"] is not None:
-        with undisturbed():  # Keras makes it here if nothing has drawn from it yet
-            generator = global_seed_generator()
-        generator.state.assign(kept["keras"])
+        seed_generator_apart().state.assign(kept["keras"])
 
 
 def is_finite(model: keras.Model, kept: Sequence[dict[str, Any]]) -> bool:

@@ -97,7 +97,7 @@ def as_strategy(
         return strategy
     if isinstance(strategy, str) and strategy in _BY_NAME:
         current_cluster()  # raises if TF_CONFIG is wrong, also for adapters that do not read it
-        return _BY_NAME[strategy]()
+        return _mirrored() if strategy == Mirrored.name else _BY_NAME[strategy]()
     check_strategy(strategy)
     return _wrap(strategy)
 
@@ -206,7 +206,7 @@ def _choose(model: Any) -> tuple[Strategy, str]:
     scope = scope_of(model)
     gpus = tf.config.list_physical_devices("GPU")
     if cluster is not None and cluster.is_evaluator:
-        local = Mirrored() if len(gpus) > 1 else OneDevice()
+        local = _mirrored() if len(gpus) > 1 else OneDevice()
         return local, "the evaluator stands outside of the cluster of the workers"
     if scope is not None and (cluster is None or _is_of_cluster(scope)):
         return _wrap(scope), f"the model was made in the scope of a {type(scope).__name__}"
@@ -220,11 +220,20 @@ def _choose(model: Any) -> tuple[Strategy, str]:
     if tpu is not None:
         return TPU(), f"{tpu.source} names the TPU {tpu.tpu!r}"
     if len(gpus) > 1:
-        return Mirrored(), f"this host has {len(gpus)} GPUs and no cluster is described"
+        return _mirrored(), f"this host has {len(gpus)} GPUs and no cluster is described"
     if not gpus and CPUS in os.environ:
-        return Mirrored(), f"`kfit run --cpus {os.environ[CPUS]}` has split the CPU"
+        return _mirrored(), f"`kfit run --cpus {os.environ[CPUS]}` has split the CPU"
     device = "one GPU" if gpus else "no GPU"
     return OneDevice(), f"this host has {device} and no cluster is described"
+
+
+@lru_cache(maxsize=1)
+def _mirrored() -> Mirrored:
+    """Returns the strategy of all models that ask for it by name, or have it chosen for them.
+
+    Models that share layers can be used in several threads only if they have one strategy.
+    """
+    return Mirrored()
 
 
 def _is_of_cluster(strategy: tf.distribute.Strategy) -> bool:

@@ -13,10 +13,9 @@ if it is an ordinary `tf.Variable`.
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +34,7 @@ from kfit.distribute.placed_optimizers import (
     rekeyed,
     to_variables_of_its_strategy,
 )
-from kfit.distribute.python_random import undisturbed
+from kfit.distribute.python_random import seed_generator_apart, seed_of_keras
 from kfit.distribute.same_model import require_same_variables
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
@@ -44,6 +43,7 @@ from kfit.distribute.variable_values import is_per_replica, total_of_task
 from kfit.heartbeat.signal_handlers import postponed
 from kfit.internals import patch_points as points
 from kfit.internals.keras_functions import functions_forgotten
+from kfit.internals.layers import all_layers
 from kfit.internals.optimizers import strategy_of
 from kfit.internals.patching import patched
 from kfit.internals.randomness import (
@@ -121,8 +121,10 @@ class Placement:
         self._seeds: list[keras.Variable] = []
         self.generator: keras.random.SeedGenerator | None = None
         self._unused_generator: keras.random.SeedGenerator | None = None
-        self._order = threading.RLock()  # the garbage collector may end a call within another one
         self._users = 0
+        self._guests = 0
+        self._shared: dict[int, keras.Variable] = {}
+        self._is_within = False
         self._ending = ExitStack()
         self._thread: int | None = None
         self._to_devices = VariableCopies()
@@ -131,7 +133,7 @@ class Placement:
         self._native = any(self._is_placed(v) for v in model.variables)
 
     @contextmanager
-    def placed(self) -> Iterator[None]:
+    def placed(self, *, trains: bool = False) -> Iterator[None]:
         """Context in which the model's variables are on the strategy's devices.
 
         `fit`, `evaluate` and `predict` run in it. All tasks (processes) must enter and leave it
@@ -141,31 +143,35 @@ class Placement:
 
         New variables must be created in the strategy's scope while the context is active.
 
+        Args:
+            trains: Whether the model is trained, or the state of its optimizer is set.
+
         Raises:
             ValueError: If the scope of another strategy is active. It is also raised if a call of
                 another trainer is still running, uses one of the variables, and cannot release it.
         """
         if not self._strategy.places_variables:
             check_scope(self._strategy)
-            with self._global_seed(), self._borrowed(), self._on_devices():
+            with self._global_seed(), self._borrowed(trains), self._on_devices():
                 yield
             return
         with ExitStack() as leaving:
-            with self._order:
+            with _order:
                 self._users += 1
                 leaving.push(self._leave)
                 if self._users > 1:
+                    self._require_own(trains)
                     self.place_new()
                 else:
-                    self._enter()
+                    self._enter(trains)
             with self._same_global_seed():
                 yield
 
-    def _enter(self) -> None:
+    def _enter(self, trains: bool) -> None:
         """Moves the variables to the devices, for the first call that uses them there."""
         check_scope(self._strategy)
         with ExitStack() as entered:
-            for context in (self._global_seed(), self._borrowed(), self._on_devices()):
+            for context in (self._global_seed(), self._borrowed(trains), self._on_devices()):
                 entered.enter_context(context)
             self._ending = entered.pop_all()
 
@@ -181,11 +187,42 @@ class Placement:
         The call that has placed them may end before others: the iterators that `predict_iter` has
         returned may take turns, and the garbage collector may close one within another call.
         """
-        with self._order:
-            self._users -= 1
-            if not self._users:
-                ending, self._ending = self._ending, ExitStack()
-                ending.__exit__(kind, error, traceback)
+        with _order:
+            if self._is_within:  # the trainer that called the hook needs the variables next
+                _order.wait_for(lambda: not self._guests)
+            self._end(kind, error, traceback)
+
+    def _end(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._users -= 1
+        if not self._users:
+            ending, self._ending = self._ending, ExitStack()
+            ending.__exit__(kind, error, traceback)
+
+    @contextmanager
+    def shared_with(self, guest: Placement) -> Iterator[None]:
+        """Context in which another placement uses variables of this one as they are, on devices.
+
+        They stay on the devices until the context ends. It is entered and left with `_order` held.
+
+        Args:
+            guest: The other placement, which moves none of these variables.
+        """
+        self._users += 1
+        self._guests += 1
+        guest._shared.update({id(variable): variable for variable in self._held_for(guest)})
+        with ExitStack() as leaving:
+            leaving.push(self._end)
+            try:
+                yield
+            finally:
+                self._guests -= 1
+                guest._shared.clear()
+                _order.notify_all()
 
     @contextmanager
     def _global_seed(self) -> Iterator[None]:
@@ -201,12 +238,11 @@ class Placement:
             yield
             return
         is_keras_own = existing_seed_generator() is not None
-        with undisturbed():
-            if not is_keras_own and self._unused_generator is not None:
-                # It gets the seed of a new one: the program may have been seeded meanwhile.
-                self._unused_generator.state.assign([random.randint(1, 10**9), 0])
-                set_seed_generator(self._unused_generator)
-            generator = global_seed_generator()
+        if not is_keras_own and self._unused_generator is not None:
+            # It gets the seed of a new one: the program may have been seeded meanwhile.
+            self._unused_generator.state.assign([seed_of_keras(), 0])
+            set_seed_generator(self._unused_generator)
+        generator = seed_generator_apart()
         self.generator = generator
         seed = generator.state
         if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
@@ -242,7 +278,8 @@ class Placement:
         owned = self._owned_by_model()
         self._leave_other_scope(owned)
         # Another trainer may have made ordinary variables of those that were made in the scope.
-        self._native = self._native and any(map(self._is_placed, self._model.variables))
+        own = [v for v in self._model.variables if id(v) not in self._shared]
+        self._native = self._native and any(map(self._is_placed, own))
         if not self._strategy.places_variables:
             yield
             return
@@ -287,7 +324,7 @@ class Placement:
         self._to_other_replicas.run(sources, targets)
 
     @contextmanager
-    def _borrowed(self) -> Iterator[None]:
+    def _borrowed(self, trains: bool) -> Iterator[None]:
         """Context in which other trainers have released the variables that this placement needs.
 
         A hook of one trainer's `fit` may call another trainer that trains the same model on another
@@ -295,50 +332,60 @@ class Placement:
         own devices. So at the start of the context, the values of the outer trainer move to
         ordinary variables, where this placement finds them. At the end of the context, the values
         move to the devices of the outer trainer again.
-        """
-        lenders = [other for other in reversed(_working) if other is not self]
-        lenders = [other for other in lenders if other.lends_to(self)]
-        used = self._variables() if lenders else []  # a hook may take some of them from the model
-        try:
-            for lender in lenders:
-                lender.take_back(failed=False, only=used)
-            yield
-        finally:
-            for lender in reversed(lenders):
-                lender.place_again([*used, *self._variables()])
 
-    def lends_to(self, other: Placement) -> bool:
+        The data of a trainer's `fit`, or a hook, may also call another trainer in another thread.
+        A `fit` may be taking a step meanwhile. So both use the variables that they share where they
+        are, until the call of the other thread has ended.
+
+        Args:
+            trains: As for `placed`.
+        """
+        others = [other for other in reversed(_working) if other is not self]
+        others = [other for other in others if other.lends_to(self, trains=trains)]
+        lenders = [other for other in others if other.is_in_this_thread]
+        with ExitStack() as stack:
+            for other in others:
+                if other not in lenders:
+                    stack.enter_context(other.shared_with(self))
+            used = self._variables() if lenders else []  # a hook may take some from the model
+            self._is_within = bool(lenders)
+            try:
+                for lender in lenders:
+                    lender.take_back(failed=False, only=used)
+                yield
+            finally:
+                self._is_within = False
+                for lender in reversed(lenders):
+                    lender.place_again([*used, *self._variables()])
+
+    def lends_to(self, other: Placement, *, trains: bool = False) -> bool:
         """Returns whether another placement needs variables that are on this placement's devices.
 
         A hook (a method of a callback) may call another trainer while the call of this placement's
         trainer is still running. If both need the same variables, the result is True, and this
-        placement releases these variables until the call in the hook has returned.
+        placement releases these variables until the call in the hook has returned. If the call is
+        made in another thread, both placements use the variables where they are.
 
         Args:
             other: The placement whose model is about to be trained or evaluated.
+            trains: Whether it is about to be trained.
 
         Raises:
             ValueError: If both placements need the same variables, but this placement cannot
-                release them, for example because the other one is used in another thread.
+                release them, for example because the other one trains them in another thread.
         """
-        needed = {id(variable) for variable in other._variables()}
-        held = [v for v in self._variables() if id(v) in needed and self._is_placed(v)]
-        in_thread = self.is_in_this_thread
-        if not in_thread:
-            # Several models may share a random generator; then its draws depend on thread timing.
-            held = [v for v in held if all(v is not seed for seed in self._seeds)]
+        held = self._held_for(other)
         if not held:
             return False
-        name = other._model.name
-        if not in_thread:
-            raise ValueError(
-                f"`model` {name!r} shares the variable {held[0].path!r} with model "
-                f"{self._model.name!r}, which is being trained or evaluated in another thread. "
-                "Wait until that call has returned."
-            )
-        one_strategy = self.is_on(other._strategy)
+        name, one_strategy = other._model.name, self.is_on(other._strategy)
+        several_workers = self._strategy.num_workers > 1
+        if not self.is_in_this_thread:
+            # An optimizer would not find its slots of a variable that another model has moved.
+            if trains or several_workers or not one_strategy:
+                raise _refusal(name, held[0], self._model.name)
+            return True
         stays = self._native and any(self._pair_of(variable) is None for variable in held)
-        if not one_strategy and (stays or self._strategy.num_workers > 1):
+        if not one_strategy and (stays or several_workers):
             raise ValueError(
                 f"`strategy` is {other._strategy.name!r}, but this is called while model "
                 f"{self._model.name!r}, which has the variable {held[0].path!r}, is being trained "
@@ -346,6 +393,34 @@ class Placement:
                 "meanwhile. Pass the strategy object of that call, or call this after it."
             )
         return True
+
+    def _held_for(self, other: Placement) -> list[keras.Variable]:
+        """Returns the variables of another placement that are on this placement's devices."""
+        needed = {id(variable) for variable in other._variables()}
+        held = [v for v in self._variables() if id(v) in needed and self._is_placed(v)]
+        if self.is_in_this_thread:
+            return held
+        # Several models may share a random generator; then its draws depend on thread timing.
+        return [v for v in held if all(v is not seed for seed in self._seeds)]
+
+    def _require_own(self, trains: bool) -> None:
+        """Raises an error if the model is to be trained with variables of another placement."""
+        if trains and self._shared:
+            variable = next(iter(self._shared.values()))
+            raise _refusal(self._model.name, variable, "another one")
+
+    def parts(self) -> set[int]:
+        """Returns the ids of all by which the calls of two models may disturb each other.
+
+        These are variables, optimizers, and layers that are not built yet. With several workers
+        there are none: threads may run in another order on each, and must not wait for others.
+        """
+        if self._strategy.num_workers > 1:
+            return set()
+        owned = self._owned()
+        unbuilt = [layer for layer in all_layers(self._model) if not layer.built]
+        ids = {id(each) for each in (*owned.variables, *owned.optimizers, *unbuilt)}
+        return ids.difference(map(id, self._seeds))
 
     @property
     def is_in_this_thread(self) -> bool:
@@ -389,7 +464,8 @@ class Placement:
 
     def _owned_by_model(self) -> Owned:
         owned = owned_by(self._model)
-        return Owned([*owned.variables, *self._seeds], owned.optimizers)
+        own = [v for v in owned.variables if id(v) not in self._shared]
+        return Owned([*own, *self._seeds], owned.optimizers)
 
     def _pair_of(self, variable: keras.Variable) -> _Pair | None:
         """Returns the two `tf.Variable`s of a variable, also if it has left the model meanwhile.
@@ -634,6 +710,11 @@ class Placement:
             return tf.convert_to_tensor(tf_variable(variable))
 
 
+_order = threading.Condition(threading.RLock())
+"""Held while variables are moved: what is found where must not move before it is used or moved.
+
+The garbage collector may end a call within another one of the same thread.
+"""
 _working: list[Placement] = []
 """The placements whose variables are on devices now, in the order of their calls."""
 
@@ -672,6 +753,13 @@ def _both(
     return [variable for variable in variables if id(variable) in known]
 
 
+def _refusal(name: str, variable: keras.Variable, other: str) -> ValueError:
+    return ValueError(
+        f"`model` {name!r} shares the variable {variable.path!r} with model {other!r}, which is "
+        "being trained or evaluated in another thread. Wait until that call has returned."
+    )
+
+
 def _require_addable(variable: keras.Variable, strategy: Strategy) -> None:
     """Raises an error if a variable's value is the sum over replicas, but its dtype is bool."""
     if variable.dtype == "bool" and variable.aggregation == "sum" and strategy.num_replicas > 1:
@@ -702,13 +790,16 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
 
     Keras itself would take the `trainable` of the Keras variable, which is False while its layer is
     frozen. But a `tf.Variable` cannot be made trainable later, when the layer is no longer frozen.
+    The Keras variable is not changed: another thread may be reading what it trains.
 
     Args:
         variable: The Keras variable.
         trainable: Whether the `tf.Variable` will be trainable.
     """
-    now, variable.trainable = variable.trainable, trainable
-    try:
+
+    def create(next_creator: Callable[..., Any], **settings: Any) -> Any:
+        is_this = settings.get("name") == variable.name  # its initializer may make others
+        return next_creator(**settings | ({"trainable": trainable} if is_this else {}))
+
+    with tf.init_scope(), tf.variable_creator_scope(create):  # Keras leaves graphs in this way, too
         yield
-    finally:
-        variable.trainable = now

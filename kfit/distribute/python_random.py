@@ -1,40 +1,42 @@
-"""Protects the state of Python's random number generator.
+"""Draws that leave the state of Python's random number generator as it is.
 
-Keras draws the seeds of initial weights from this generator.
+Keras draws the seeds of initial weights from this generator. If kfit's draws changed its state, a
+model that is built later would get other weights than Keras alone would give it. Other threads may
+draw from it at any time, such as those that read the data. So its state is only read.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+
+import keras
+
+from kfit.internals.randomness import existing_seed_generator, set_seed_generator
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Context that restores the state of Python's generator `random` at its end.
+def apart() -> random.Random:
+    """Returns a new generator, whose draws follow from the state of Python's generator `random`.
 
-    kfit's own draws run in this context. Keras draws the seeds of initial weights from `random`: if
-    kfit's draws changed the state, a model that is built later would get other weights than Keras
-    alone would give it. At its start the context seeds `random` from the current state. So if the
-    program has seeded `random`, the draws within the context are the same in every run, too.
+    If the program has seeded `random`, they are the same in every run, too. They are the same in
+    each call until the program draws from `random` or seeds it.
     """
-    state = random.getstate()
-    random.seed(random.getrandbits(64))
-    try:
-        yield
-    finally:
-        random.setstate(state)
+    present = random.Random()
+    present.setstate(random.getstate())
+    return random.Random(present.getrandbits(64))
 
 
-def drawn_apart(bits: int) -> int:
-    """Returns a random number without changing the state of Python's generator `random`.
+def seed_of_keras() -> int:
+    """Returns a seed such as Keras draws for a generator that gets none, but drawn `apart`."""
+    return apart().randint(1, 10**9)
 
-    The number follows from the state, so it is the same in each call until the program draws from
-    `random` or seeds it.
 
-    Args:
-        bits: The number of random bits: the result is at least 0 and below `2 ** bits`.
+def seed_generator_apart() -> keras.random.SeedGenerator:
+    """Returns Keras' global seed generator; if there is none yet, it is made with a seed `apart`.
+
+    Keras itself would make it with a seed that it draws from Python's generator.
     """
-    with undisturbed():
-        return random.getrandbits(bits)
+    generator = existing_seed_generator()
+    if generator is None:
+        generator = keras.random.SeedGenerator(seed_of_keras())
+        set_seed_generator(generator)
+    return generator

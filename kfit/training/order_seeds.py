@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import keras
 
 from kfit.distribute.host_collectives import HostCollectives
-from kfit.distribute.python_random import drawn_apart
+from kfit.distribute.python_random import apart
 from kfit.internals.eager_random import generator_of_seeds, global_seed, seed_again
 from kfit.internals.randomness import program_seed, set_program_seed
 
@@ -147,7 +147,7 @@ class OrderSeeds:
         if self._count.seeding is not seeding:
             self._count.fits, self._count.seeding = 0, seeding
         if self._base is None or self._seeding is not seeding:
-            self._base = int(self._host_collectives.all_gather([drawn_apart(31)])[0, 0])
+            self._base = int(self._host_collectives.all_gather([apart().getrandbits(31)])[0, 0])
             self._seeding = seeding
 
 

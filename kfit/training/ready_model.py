@@ -79,7 +79,7 @@ class ReadyModel:
         self._builds_optimizer = False
         self._own_functions: set[str] = set()
         warn_of_own_functions(model, self._own_functions)
-        self.turns = Turns()
+        self.turns = Turns(self._placement.parts)
         self.graphs = Graphs(model, strategy, self._placement, heartbeat)
 
     def turn(self, purpose: Purpose) -> AbstractContextManager[None]:
@@ -130,7 +130,7 @@ class ReadyModel:
                 self._heartbeat.call(),
                 self._strategy.naming_failures(),
                 self._same_compiled(trains=with_optimizer),
-                self._placement.placed(),
+                self._placement.placed(trains=with_optimizer),
                 resolved_jit(self.model, self._strategy),
                 naming_strings(lambda: batches.spec),
                 as_if_thawed(),

@@ -13,6 +13,10 @@ threads are let in between two times in which metrics are added up.
 Any other call of an older thread waits: in the middle of an epoch, an evaluation would reset the
 metrics and a `fit` would change the weights. But nothing tells whether the user's code itself waits
 for that call. So if the code takes `_PATIENCE`, the call is let in after all, with a warning.
+
+Models that share layers or variables take turns as if they were one model. But what another thread
+does with another model is let in only if it does not train: otherwise it gets an error where it
+would be let in (`Placement.lends_to`).
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -40,6 +44,7 @@ class _Turn:
     """A call of `fit`, `evaluate` or the like that has begun, or waits until it may begin.
 
     Attributes:
+        turns: The turns of the call's model.
         thread: The thread that has made the call.
         purpose: What the call uses the model for.
         is_of_graph: Whether the thread runs Python code for a graph, such as a generator.
@@ -47,8 +52,10 @@ class _Turn:
         known: The threads that were there when this call began to let in others, without `started`.
         started: Living threads that were started while this call let in others.
         since: When this call began to let in others, in seconds of the monotonic clock.
+        sharing: Whether a model has something in common with this one, by its turns.
     """
 
+    turns: Turns
     thread: threading.Thread
     purpose: Purpose
     is_of_graph: bool
@@ -56,6 +63,13 @@ class _Turn:
     known: frozenset[threading.Thread] = frozenset()
     started: set[threading.Thread] = field(default_factory=set)
     since: float = 0.0
+    sharing: dict[Turns, bool] = field(default_factory=dict)
+
+    def shares_with(self, other: _Turn) -> bool:
+        """Returns whether the models of two calls are one, or have something in common."""
+        if other.turns not in self.sharing:
+            self.sharing[other.turns] = self.turns.share(other.turns)
+        return self.sharing[other.turns]
 
     def lends_to(self, other: _Turn) -> bool:
         """Returns whether another call may begin while this one is under way."""
@@ -67,13 +81,26 @@ class _Turn:
         return self.lets_in == "all" and other.purpose == "evaluate"
 
 
-class Turns:
-    """The order in which threads use one model."""
+_changed = threading.Condition()
+"""Held by the thread that reads or changes `_begun` and `_waiting`, or what is in them."""
+_begun: list[_Turn] = []
+"""The calls that have begun, of all models. The last one of a model is within the earlier ones."""
+_waiting: list[_Turn] = []
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._begun: list[_Turn] = []
-        self._waiting: list[_Turn] = []
+
+class Turns:
+    """The order in which threads use one model, and others that share something with it.
+
+    Args:
+        parts: Returns the ids of what the model may share with others, such as its variables.
+    """
+
+    def __init__(self, parts: Callable[[], set[int]] = set) -> None:
+        self._parts = parts
+
+    def share(self, other: Turns) -> bool:
+        """Returns whether these turns are those of one model, or of two that share something."""
+        return other is self or not self._parts().isdisjoint(other._parts())
 
     @contextmanager
     def taken(self, purpose: Purpose) -> Iterator[None]:
@@ -85,38 +112,23 @@ class Turns:
         Args:
             purpose: What the call uses the model for.
         """
-        turn = _Turn(threading.current_thread(), purpose, _is_of_graph())
-        with self._changed:
-            self._waiting.append(turn)
+        turn = _Turn(self, threading.current_thread(), purpose, _is_of_graph())
+        with _changed:
+            _waiting.append(turn)
             try:
-                kept_by = self._wait_for(turn)
+                kept_by = _wait_for(turn)
             finally:
-                self._waiting.remove(turn)
-                self._changed.notify_all()
-            self._begun.append(turn)
+                _waiting.remove(turn)
+                _changed.notify_all()
+            _begun.append(turn)
         try:
-            if kept_by is not None:
+            if kept_by is not None and (kept_by.turns is self or purpose != "train"):
                 _warn_of(turn, kept_by)
             yield
         finally:
-            with self._changed:
-                self._begun.remove(turn)
-                self._changed.notify_all()
-
-    def _wait_for(self, turn: _Turn) -> _Turn | None:
-        """Waits until a call may begin.
-
-        Returns:
-            The call that has kept it waiting for so long that it begins within that call's code of
-            the user's; None if there is none.
-        """
-        began = time.monotonic()
-        while self._begun and not (last := self._begun[-1]).lends_to(turn):
-            waited = time.monotonic() - max(began, last.since)
-            if last.lets_in != "none" and waited >= _PATIENCE:
-                return last
-            self._changed.wait(_PATIENCE / 10)
-        return None
+            with _changed:
+                _begun.remove(turn)
+                _changed.notify_all()
 
     @contextmanager
     def lent(self, *, to: Literal["predictions", "all"]) -> Iterator[None]:
@@ -133,14 +145,15 @@ class Turns:
                 context, or within an earlier one of the call, may begin in either case.
         """
         thread = threading.current_thread()
-        with self._changed:
-            turn = next((each for each in reversed(self._begun) if each.thread is thread), None)
+        with _changed:
+            own = [each for each in _begun if each.turns is self and each.thread is thread]
+            turn = own[-1] if own else None
             if turn is not None:
                 before = turn.lets_in, turn.known, turn.since
                 turn.lets_in, turn.since = to, time.monotonic()
                 turn.known = frozenset(threading.enumerate()) - turn.started
-            due = [] if turn is None else list(filter(turn.lends_to, self._waiting))
-            self._changed.notify_all()
+            due = [] if turn is None else _due(turn)
+            _changed.notify_all()
         is_closed = False
         try:
             yield
@@ -149,28 +162,59 @@ class Turns:
             raise
         finally:
             if turn is not None:
-                with self._changed:
+                with _changed:
                     turn.started = set(threading.enumerate()) - turn.known
                     if not is_closed:
                         turn.thread = threading.current_thread()
-                        self._changed.wait_for(lambda: self._may_go_on(turn, due))
-                        self._go_on(turn)
+                        _changed.wait_for(lambda: _may_go_on(turn, due))
+                        _go_on(turn)
                     turn.lets_in, turn.known, turn.since = before
 
-    def _may_go_on(self, turn: _Turn, due: list[_Turn]) -> bool:
-        within = self._begun[self._begun.index(turn) + 1 :]
-        is_alone = all(each.is_of_graph or each.thread is turn.thread for each in within)
-        return is_alone and not any(each in due for each in self._waiting)
 
-    def _go_on(self, turn: _Turn) -> None:
-        """Makes a turn the last that has begun, after later ones of its thread.
+def _wait_for(turn: _Turn) -> _Turn | None:
+    """Waits until a call may begin.
 
-        They stand still meanwhile, and whether others may begin depends on the last one.
-        """
-        within = self._begun[self._begun.index(turn) + 1 :]
-        if any(each.thread is turn.thread for each in within):
-            self._begun.remove(turn)
-            self._begun.append(turn)
+    Returns:
+        The call that has kept it waiting for so long that it begins within that call's code of the
+        user's; None if there is none.
+    """
+    began = time.monotonic()
+    while keeping := [last for last in _lasts(turn) if not last.lends_to(turn)]:
+        last = keeping[-1]
+        waited = time.monotonic() - max(began, last.since)
+        if all(each.lets_in != "none" for each in keeping) and waited >= _PATIENCE:
+            break
+        _changed.wait(_PATIENCE / 10)
+    return keeping[-1] if keeping else None
+
+
+def _lasts(turn: _Turn) -> list[_Turn]:
+    """Returns the last call that has begun of each model that is used, or shares something."""
+    begun = list(_begun)  # the garbage collector may end a call meanwhile
+    return list({each.turns: each for each in begun if turn.shares_with(each)}.values())
+
+
+def _due(turn: _Turn) -> list[_Turn]:
+    """Returns the calls that wait, and may begin now that a call lets in others."""
+    waiting = [each for each in list(_waiting) if each.shares_with(turn)]
+    return [each for each in waiting if all(last.lends_to(each) for last in _lasts(each))]
+
+
+def _may_go_on(turn: _Turn, due: list[_Turn]) -> bool:
+    within = [each for each in _begun[_begun.index(turn) + 1 :] if each.shares_with(turn)]
+    is_alone = all(each.is_of_graph or each.thread is turn.thread for each in within)
+    return is_alone and not any(each in due for each in _waiting)
+
+
+def _go_on(turn: _Turn) -> None:
+    """Makes a turn the last that has begun, after later ones of its thread.
+
+    They stand still meanwhile, and whether others may begin depends on the last one.
+    """
+    within = [each for each in _begun[_begun.index(turn) + 1 :] if each.turns is turn.turns]
+    if any(each.thread is turn.thread for each in within):
+        _begun.remove(turn)
+        _begun.append(turn)
 
 
 def _warn_of(turn: _Turn, kept_by: _Turn) -> None:

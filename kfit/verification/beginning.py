@@ -10,10 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.checkpoint.state import Entry, entries
-from kfit.distribute.python_random import undisturbed
+from kfit.distribute.python_random import seed_generator_apart
 from kfit.internals.randomness import (
     existing_seed_generator,
-    global_seed_generator,
     set_seed_generator,
 )
 from kfit.internals.variables import tf_variable
@@ -55,8 +54,7 @@ class Beginning:
         self._drawn = Generators.now()
         self._draws = KerasDraws()
         # Every run must draw from one generator: a graph keeps the generator of its tracing.
-        with undisturbed():
-            self._generator = global_seed_generator()
+        self._generator = seed_generator_apart()
         self._seed = self._generator.state.numpy()
         self.variables: list[Entry] = entries(model)
         self._values = [_read(entry.variable) for entry in self.variables]

@@ -5,14 +5,17 @@ import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kfit
 from kfit.distribute import placement
+from kfit.internals import variables
 from kfit.model import trainer_of
 from tests.sweeps import only
 
@@ -119,7 +122,7 @@ def test_what_cannot_be_given_away_is_refused_by_name(tiny: Any) -> None:
 
     def from_thread() -> None:
         try:
-            kfit.Trainer(made_in_scope.model, made_in_scope.strategy).evaluate(x, y, verbose=0)
+            kfit.Trainer(made_in_scope.model, made_in_scope.strategy).fit(x, y, **FIXED)
         except ValueError as error:
             told.append(str(error))
 
@@ -127,6 +130,144 @@ def test_what_cannot_be_given_away_is_refused_by_name(tiny: Any) -> None:
     made_in_scope.compile(keras.optimizers.SGD(0.2), loss)
     made_in_scope.fit(x, y, callbacks=[Calls(call)], **FIXED)
     assert ["another thread" in text for text in told] == [True]
+
+
+class Predicted(keras.utils.PyDataset):
+    """Batches that threads of the data set make, by a part of the model that is trained."""
+
+    def __init__(self, part: keras.Model, x: Any, y: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.part, self.x, self.y = part, x, y
+        self.seen: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        rows = slice(8 * index, 8 * index + 8)
+        self.seen[index] = self.part.predict_on_batch(self.x[rows])
+        return self.x[rows], self.y[rows]
+
+
+def with_frozen_part() -> tuple[keras.Model, keras.Model]:
+    """A part that no training changes, and a compiled model that has it."""
+    keras.utils.set_random_seed(1)
+    part = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, activation="tanh")])
+    part.trainable = False
+    model = keras.Sequential([keras.Input((4,)), part, keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.2, momentum=0.9), loss)
+    return part, model
+
+
+def predicting(kind: str, x: Any, y: Any) -> list[Any]:
+    """Trains on batches for which a thread predicts; returns all numbers."""
+    part, model = with_frozen_part()
+    numbers = [part.predict(x, verbose=0)]  # so that it has graphs of its own already
+    made = data = Predicted(part, x, y, workers=2 if kind == "several threads" else 1)
+    if kind == "graph":
+        shapes = tf.TensorSpec((None, 4)), tf.TensorSpec((None,), tf.int64)
+        data = tf.data.Dataset.from_generator(
+            lambda: map(made.__getitem__, range(3)), output_signature=shapes
+        )
+    history = model.fit(data, epochs=2, shuffle=False, verbose=0).history
+    numbers += [*history["loss"], *(made.seen[index] for index in range(3))]
+    return [*numbers, part.predict(x, verbose=0), *model.get_weights(), *part.get_weights()]
+
+
+@pytest.mark.parametrize("kind", ["one thread", "several threads", "graph"])
+def test_the_data_may_predict_with_a_part_of_the_model(tiny: Any, kind: str) -> None:
+    x, y = tiny.data(24)
+    x, y = x.astype("float32"), y.astype("int64")
+    expected = predicting(kind, x, y)
+    with kfit.install(tiny.strategy(2)):
+        got = predicting(kind, x, y)
+    for one, other in zip(expected, got, strict=True):
+        assert np.allclose(one, other, atol=1e-5)
+
+
+def test_a_part_that_is_trained_is_predicted_with_as_it_is_now(tiny: Any) -> None:
+    x, y = tiny.data(24)
+    part, model = with_frozen_part()
+    part.trainable = True
+    model.compile("sgd", model.loss)
+    seen: list[Any] = []
+
+    class Looks(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            thread = threading.Thread(target=lambda: seen.append(part.predict(x, verbose=0)))
+            thread.start()
+            thread.join()
+            seen[-1] -= part(x)
+
+    with kfit.install(tiny.strategy(2)):
+        model.fit(x, y, epochs=2, callbacks=[Looks()], **FIXED)
+        assert np.allclose(part.predict(x, verbose=0), part(x), atol=1e-6)
+    assert len(seen) == 6
+    assert np.allclose(seen, 0.0, atol=1e-6)
+    assert tiny.is_plain(model)
+
+
+def test_threads_train_models_that_share_a_frozen_layer(tiny: Any) -> None:
+    x, y = tiny.data(24)
+
+    def trained(in_threads: bool) -> tuple[list[Any], keras.Model]:
+        part, first = with_frozen_part()
+        second = keras.Sequential([keras.Input((4,)), part, keras.layers.Dense(3)])
+        second.compile("adam", first.loss)
+        threads = [
+            threading.Thread(target=partial(model.fit, x, y, epochs=3, **FIXED))
+            for model in (first, second)
+        ]
+        for thread in threads:
+            thread.start() if in_threads else thread.run()
+        for thread in threads:
+            thread.join(120.0) if in_threads else None
+            assert not thread.is_alive()
+        assert not any(variable.trainable for variable in part.variables)
+        return [*first.get_weights(), *second.get_weights()], first
+
+    expected, _ = trained(in_threads=False)
+    with kfit.install(tiny.strategy(2)):
+        for _ in range(2):
+            got, model = trained(in_threads=True)
+            assert all(np.allclose(*pair, atol=1e-5) for pair in zip(expected, got, strict=True))
+            assert tiny.is_plain(model)
+
+
+def test_nothing_is_thawed_for_others_while_it_is_made_or_moved(tiny: Any) -> None:
+    x, y = tiny.data(8)
+    part, model = with_frozen_part()
+    told: list[bool] = []
+
+    def watched(variable: keras.Variable, value: Any) -> None:
+        told.extend(variable.trainable for each in part.variables if each is variable)
+        variables.make_tf_variable(variable, value)
+
+    def ones(shape: Any, dtype: Any) -> Any:
+        told.append(late.kernel.trainable)
+        return tf.ones(shape, dtype)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "make_tf_variable", watched)
+        kfit.Trainer(model, tiny.strategy(2)).fit(x, y, **FIXED)
+    late = keras.layers.Dense(5, kernel_initializer=ones, trainable=False)
+    built_late = keras.Sequential([late, keras.layers.Dense(3)])
+    built_late.compile("sgd", model.loss)
+    kfit.Trainer(built_late, tiny.strategy(2)).fit(x, y, **FIXED)
+    assert len(told) > len(part.variables)
+    assert not any(told)
+    for thawed in (model, built_late):
+        layer, before = thawed.layers[0], thawed.layers[0].get_weights()
+        layer.trainable = True
+        thawed.compile("sgd", model.loss)
+        kfit.Trainer(thawed, tiny.strategy(2)).fit(x, y, **FIXED)
+        assert not np.allclose(before[0], layer.get_weights()[0])
+
+
+def test_all_models_have_one_strategy_by_name() -> None:
+    strategies = {kfit.distribute.as_strategy("mirrored").tf_strategy for _ in range(2)}
+    assert len(strategies) == 1
 
 
 def test_what_left_its_scope_for_another_trainer_has_left_it_for_all(tiny: Any) -> None:
