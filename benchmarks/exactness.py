@@ -28,7 +28,7 @@ class Case:
         name: Its name in the table.
         layers: Gets the library's module; returns the layers between input and output.
         optimizer: Gets the library's module; returns the optimizer.
-        loss: Reduction of the loss.
+        loss: Reduction of the loss, or a function of targets and predictions in its place.
         fit: Gets a NumPy generator; returns further arguments of `fit`.
         compile: Further arguments of `compile`.
     """
@@ -39,7 +39,7 @@ class Case:
         *,
         layers: Callable[[Any], list[Any]] = lambda k: [],
         optimizer: Callable[[Any], Any] = lambda k: k.optimizers.SGD(0.5),
-        loss: str = "sum_over_batch_size",
+        loss: str | Callable[[Any, Any], Any] = "sum_over_batch_size",
         fit: Callable[[Any], dict[str, Any]] = lambda rng: {},
         compile: dict[str, Any] | None = None,
     ) -> None:
@@ -49,6 +49,26 @@ class Case:
         self.loss = loss
         self.fit = fit
         self.compile = compile or {}
+
+
+def masked(y: Any, logits: Any) -> Any:
+    """The mean of the losses of the examples that count, as in tutorials on translation."""
+    import tensorflow as tf
+
+    classes = tf.cast(tf.reshape(y, [-1]), "int32")
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
+    counts = tf.cast(classes > 0, losses.dtype)
+    return tf.reduce_sum(losses * counts) / tf.reduce_sum(counts)
+
+
+def contrastive(y: Any, codes: Any) -> Any:
+    """A loss that compares the examples of a batch: those of a class shall be alike."""
+    import tensorflow as tf
+
+    classes = tf.reshape(y, [-1])
+    alike = tf.cast(classes[:, None] == classes[None, :], codes.dtype)
+    near = tf.nn.log_softmax(tf.matmul(codes, codes, transpose_b=True))
+    return -tf.reduce_mean(tf.reduce_sum(alike * near, 1) / tf.reduce_sum(alike, 1))
 
 
 CASES = [
@@ -69,6 +89,8 @@ CASES = [
         "synchronized BatchNorm", layers=lambda k: [k.layers.BatchNormalization(synchronized=True)]
     ),
     Case("regularizer", layers=lambda k: [k.layers.Dense(8, kernel_regularizer="l2")]),
+    Case("masked loss, a ratio of sums", loss=masked),
+    Case("contrastive loss", loss=contrastive, optimizer=lambda k: k.optimizers.SGD(0.05)),
     Case("steps_per_execution=3", compile={"steps_per_execution": 3}),
     Case("jit_compile=True", compile={"jit_compile": True}),
 ]
@@ -97,7 +119,9 @@ def weights_after(library: str, case: Case, replicas: int) -> list[Any]:
                 k.layers.Dense(3),
             ]
         )
-        loss = k.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=case.loss)
+        loss = case.loss
+        if isinstance(loss, str):
+            loss = k.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=loss)
         model.compile(case.optimizer(k), loss, metrics=["accuracy"], **case.compile)
         return model
 
