@@ -89,7 +89,7 @@ CASES = [
         "synchronized BatchNorm", layers=lambda k: [k.layers.BatchNormalization(synchronized=True)]
     ),
     Case("regularizer", layers=lambda k: [k.layers.Dense(8, kernel_regularizer="l2")]),
-    Case("masked loss, a ratio of sums", loss=masked),
+    Case("masked loss, sum / sum", loss=masked),
     Case("contrastive loss", loss=contrastive, optimizer=lambda k: k.optimizers.SGD(0.05)),
     Case("steps_per_execution=3", compile={"steps_per_execution": 3}),
     Case("jit_compile=True", compile={"jit_compile": True}),
