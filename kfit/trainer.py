@@ -438,7 +438,8 @@ class Trainer:
             foreign = belongings(self.model) | set(map(id, listed(callbacks)))
             batches.keep_states(foreign)
             if validation is not None:
-                validation.keep_states(foreign)
+                # What the two share, such as a generator, is saved with the training data.
+                validation.keep_states(foreign | batches.belongings())
         closed = nullcontext() if validation is None else closing(validation)
         ready = self._ready.working(
             batches, "train", restores=is_saved, validation=validation, callbacks=callbacks

@@ -165,6 +165,8 @@ class DatasetBatches(Batches):
         is_over = (step == 0 and not self._continues) or (starts and self._stream.taken > 0)
         if self._iterator is None or is_over:
             self._begin()
+        elif self._held is not None and not self._per_replica and self._stream.taken == 0:
+            self._held.begin()  # hooks or the validation may have drawn since the pass was begun
         remaining = None if steps is None else steps - step
         yield Segment(self._layout, remaining, iterator=self._iterator)
 
@@ -250,6 +252,14 @@ class DatasetBatches(Batches):
         if held.is_remembered and not self._per_replica:
             self._prints = BatchPrints()
             self._data = self._prints.recorded(self._data)
+
+    def belongings(self) -> set[int]:
+        """Returns the ids (as of `id`) of the variables that the pipeline writes to.
+
+        They are those of random generators, for example. Their values are saved with the data, so
+        they are skipped when the state of the user's callbacks is saved.
+        """
+        return set() if self._held is None else set(map(id, self._held.written))
 
     def generators(self) -> Generators | None:
         """Returns the global random generators' states if reading data again has changed them.
@@ -490,8 +500,7 @@ class DatasetBatches(Batches):
                     self._held.begin_shuffles()
                 self._stream.take(taken - read)
             self._leave()
-            if state["held"] is not None:
-                self._held.begin_last(state)
+            self._held.begin_last(state)
             if place.own is not None:
                 self._begin()
                 is_same &= self._drop(place.taken) == place.taken

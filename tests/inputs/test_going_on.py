@@ -851,3 +851,103 @@ def test_parts_of_one_shuffle_that_shuffle_again_are_told(program: Program, tmp_
     program.data, program.callbacks = data, list
     with pytest.warns(UserWarning, match="read one `shuffle`, and at least one of them has others"):
         program.run(BackupAndRestore(tmp_path))
+
+
+DRAW = np.random.default_rng(4)
+"""A generator at the top of a file, as many programs have it."""
+
+
+class Noisy(Rows):
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + DRAW.normal(0, 0.1, x.shape), y
+
+
+class Draws(keras.callbacks.Callback):
+    """A monitor that draws from the generator of the data, and keeps what it has drawn."""
+
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.draw = draw
+        self.drawn: list[float] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.drawn.append(float(np.sum(self.draw())))
+
+
+class DrawsByAttribute(Draws):
+    def __init__(self, held: Any, draw: Any) -> None:
+        super().__init__(draw)
+        self.held = held
+
+
+def two_py_datasets() -> Any:
+    global DRAW
+    DRAW = np.random.default_rng(4)
+    return {"x": Noisy(), "validation_data": Noisy()}, []
+
+
+def pipeline_drawing_from(noise: Any) -> tf.data.Dataset:
+    noisy = pipeline().batch(BATCH).map(lambda x, y: (x + noise(tf.shape(x)), y))
+    return noisy.prefetch(4)
+
+
+def two_pipelines() -> Any:
+    draw = tf.random.Generator.from_seed(4)
+    made = [pipeline_drawing_from(draw.normal) for _ in range(2)]
+    return {"x": made[0], "validation_data": made[1]}, []
+
+
+def two_pipelines_in_epochs_of_their_length() -> Any:
+    data, callbacks = two_pipelines()
+    return {**data, "steps_per_epoch": EXAMPLES // BATCH}, callbacks
+
+
+def pipeline_and_hook() -> Any:
+    draw = tf.random.Generator.from_seed(4)
+    data = {"x": pipeline_drawing_from(draw.normal)}
+    return data, [DrawsByAttribute(draw, lambda: draw.normal([2]))]
+
+
+def pipeline_and_hook_with_layer() -> Any:
+    noise = keras.layers.GaussianNoise(0.1, seed=3)
+
+    def draw(shape: Any = (2, 3)) -> Any:
+        return noise(tf.zeros(shape), training=True)
+
+    return {"x": pipeline_drawing_from(draw)}, [DrawsByAttribute(noise, draw)]
+
+
+SHARED = (
+    two_py_datasets,
+    two_pipelines,
+    two_pipelines_in_epochs_of_their_length,
+    pipeline_and_hook,
+    pipeline_and_hook_with_layer,
+)
+
+
+@pytest.mark.parametrize("made", SHARED)
+def test_what_draws_from_one_generator_goes_on_with_the_same_numbers(
+    program: Program, tmp_path: Any, made: Any
+) -> None:
+    parts: list[Any] = []
+
+    def data() -> Any:
+        parts[:] = made()
+        return parts[0]
+
+    def learned(*callbacks: Any) -> Any:
+        weights = program.run(*callbacks)
+        return [*weights, program.model.history.history.get("val_loss"), *drawn()]
+
+    def drawn() -> list[Any]:
+        return [each.drawn for each in parts[1]]
+
+    program.data, program.callbacks = data, lambda: parts[1]
+    expected = learned()
+    for cut in (3, 9):
+        backup = BackupAndRestore(tmp_path / str(cut), save_freq=1)
+        program.cut_at(cut, backup)
+        got = learned(backup)
+        assert all(map(np.array_equal, got, expected)), f"cut at step {cut}"

@@ -1,4 +1,4 @@
-"""What of a tf.data pipeline keeps no order is known before it is read."""
+"""What a tf.data pipeline keeps, and what keeps no order, is known before it is read."""
 
 import numpy as np
 import pytest
@@ -47,3 +47,11 @@ def test_what_keeps_no_order_is_known(kind: str) -> None:
     found = state_of(made(rows).batch(4)).unordered
     assert [cause for cause in found if told is not None and told in cause] == list(found)
     assert bool(found) == (told is not None)
+
+
+def test_variables_that_a_function_only_reads_are_not_written() -> None:
+    level, draw = tf.Variable(1.0), tf.random.Generator.from_seed(3)
+    noisy = tf.data.Dataset.range(4).map(lambda x: level * draw.normal([]))
+    found = state_of(noisy)
+    assert [variable is draw.state for variable in found.written] == [True]
+    assert any(variable is level for variable in found.variables)
