@@ -238,7 +238,8 @@ class DatasetBatches(Batches):
                 "would have seen without. Give seeds (`keras.utils.set_random_seed`; "
                 "`sample_from_datasets` draws by a `random`), leave `deterministic=False` out, and "
                 "draw random numbers in a `map` without `num_parallel_calls`, or by "
-                "`tf.random.stateless_uniform` and the like."
+                "`tf.random.stateless_uniform` and the like, and count in variables instead of "
+                "tables."
             )
         if self._counted_apart:
             warn_user(

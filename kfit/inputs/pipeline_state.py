@@ -25,7 +25,7 @@ from kfit.internals.graphs import changed_captures
 from kfit.internals.runtime import drawn_seed
 from kfit.internals.tf_data import functions_of, is_told_deterministic, seeds_of
 from kfit.objects import Generators
-from kfit.objects.hidden_state import DRAWS, nodes_of
+from kfit.objects.hidden_state import DRAWS, changed_objects, nodes_of
 from kfit.objects.values import from_bytes, to_bytes
 
 _WRITES = (
@@ -105,6 +105,8 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
                 variables.update((id(variable), variable) for variable in graph.variables)
                 changed = {id(handle) for handle, _ in changed_captures(graph, _WRITES)}
                 written.update((id(v), v) for v in graph.variables if id(v.handle) in changed)
+            for _, operation in changed_objects(graph):
+                unordered[f"a function that changes what is no variable (by {operation})"] = None
             drawing = [node for node in nodes if node.op in DRAWS]
             if any(node.attr["seed"].i == node.attr["seed2"].i == 0 for node in drawing):
                 unordered["a random operation without a seed"] = None

@@ -133,12 +133,14 @@ def _changed_in(graph: Any, operations: tuple[str, ...]) -> dict[int, str]:
     found: dict[int, str] = {}
     for op in graph.get_operations():
         if op.type.startswith(operations):
-            found.update((id(t), op.type) for t in op.inputs if t.dtype == tf.resource)
+            for tensor in op.inputs:
+                if tensor.dtype == tf.resource:
+                    found.setdefault(id(tensor), op.type)
         for called in graphs_called_by(op) if op.type in LOOPS | BRANCHES | CALLS else []:
             inside = _changed_in(called, operations)
             # A conditional has its condition as another input, before those of the branches.
             given = list(op.inputs)[-len(called.inputs) :] if inside else []
             for tensor, inner in zip(given, called.inputs, strict=True) if inside else ():
                 if id(inner) in inside:
-                    found[id(tensor)] = inside[id(inner)]
+                    found.setdefault(id(tensor), inside[id(inner)])
     return found

@@ -27,12 +27,24 @@ def in_turns(rows: tf.data.Dataset, deterministic: bool | None = None) -> tf.dat
     )
 
 
+def counting(rows: tf.data.Dataset) -> tf.data.Dataset:
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+    def counted(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        key = tf.zeros([], tf.int64)
+        with tf.control_dependencies([table.insert(key, table.lookup(key) + 1)]):
+            return tf.identity(x), y
+
+    return rows.map(counted)
+
+
 UNORDERED = {
     "sampled": (lambda rows: tf.data.Dataset.sample_from_datasets([rows] * 2), "`random`"),
     "in_a_function": (in_a_function, "`shuffle` without a seed"),
     "map": (lambda rows: parallel(rows, False), "`deterministic=False`"),
     "interleave": (lambda rows: in_turns(rows, False), "`deterministic=False`"),
     "options": (lambda rows: free(parallel(rows)), "`deterministic=False`"),
+    "counting": (counting, "no variable (by LookupTableInsertV2)"),
     "seeded": (lambda rows: parallel(rows.shuffle(4, seed=3)), None),
     "in_order": (lambda rows: in_turns(rows, True), None),
     "nothing_in_parallel": (free, None),
