@@ -761,8 +761,10 @@ class Trainer:
         """
         warn_of_thawed(self._model)
         executor = FitExecutor(self._ready, state, is_saved=is_saved)
+        read = [state.batches, *([] if state.validation is None else [state.validation])]
+        sources = [each.counted_by for each in read]
         try:
-            with counting_foreign_passes() if is_saved else nullcontext():
+            with counting_foreign_passes(sources) if is_saved else nullcontext():
                 loops.fit(state, executor)
         finally:
             self._seeds.end_fit()

@@ -87,9 +87,9 @@ class DatasetBatches(Batches):
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
             if not self._per_replica:
-                counted_by = source_of_orders(given)
-                self._stream = Stream(counted_by)
-                self._counted_apart = are_counted_apart(shuffles_of(given), counted_by)
+                self.counted_by = source_of_orders(given)
+                self._stream = Stream(self.counted_by)
+                self._counted_apart = are_counted_apart(shuffles_of(given), self.counted_by)
             if strategy.num_workers > 1 and not self._per_replica:
                 HeldState(state_of(source)).share(strategy.host_collectives)
             if cardinality == 0:

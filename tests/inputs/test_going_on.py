@@ -853,6 +853,70 @@ def test_parts_of_one_shuffle_that_shuffle_again_are_told(program: Program, tmp_
         program.run(BackupAndRestore(tmp_path))
 
 
+def own_data_set(program: Program) -> Any:
+    data = shuffled().batch(BATCH)
+    return lambda: next(iter(data))
+
+
+def taken_from_own_data_set(program: Program) -> Any:
+    data = pipeline().batch(BATCH).shuffle(3)
+    return lambda: list(data.take(1))
+
+
+def evaluated_own_data_set(program: Program) -> Any:
+    data = shuffled().batch(BATCH)
+    return lambda: program.model.evaluate(data, verbose=0)
+
+
+def made_anew(program: Program) -> Any:
+    return lambda: next(iter(shuffled().batch(BATCH)))
+
+
+def in_one_order(program: Program) -> Any:
+    data = tf.data.Dataset.range(4).shuffle(4, seed=3, reshuffle_each_iteration=False)
+    return lambda: next(iter(data))
+
+
+@pytest.mark.parametrize(
+    ("made", "is_told"),
+    [
+        (own_data_set, True),
+        (taken_from_own_data_set, True),
+        (evaluated_own_data_set, True),
+        (made_anew, False),
+        (in_one_order, False),
+    ],
+)
+def test_a_shuffled_data_set_that_only_hooks_read_is_told(
+    program: Program, tmp_path: Any, made: Any, is_told: bool
+) -> None:
+    read = made(program)
+    x, y = arrays()
+    program.data, program.callbacks = lambda: {"x": x, "y": y}, lambda: [Reads(read)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program.run(BackupAndRestore(tmp_path))
+    told = [str(w.message) for w in caught if "A hook reads a tf.data" in str(w.message)]
+    assert len(told) == is_told
+
+
+def endless(data: tf.data.Dataset) -> Iterator[Any]:
+    while True:
+        yield from data
+
+
+def test_a_generator_that_reads_a_shuffled_data_set_is_no_hook(
+    program: Program, tmp_path: Any
+) -> None:
+    program.data, program.callbacks = (
+        lambda: {"x": endless(shuffled().batch(BATCH)), "steps_per_epoch": EXAMPLES // BATCH},
+        list,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "A hook reads a tf.data")
+        program.run(BackupAndRestore(tmp_path))
+
+
 DRAW = np.random.default_rng(4)
 """A generator at the top of a file, as many programs have it."""
 
