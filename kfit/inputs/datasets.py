@@ -287,6 +287,9 @@ class DatasetBatches(Batches):
         passes whose end was read.
         """
         state = self._stream.state_dict()
+        if self._resume_at is not None:  # as validation data has not been read since the restart
+            begun, own, taken = self._resume_at
+            state = {"begun": max(begun, state["begun"]), "own": own, "taken": taken}
         if self._held is None:
             return state
         held = self._held.state_dict(self._stream.is_open and self._stream.taken > 0)
@@ -309,16 +312,20 @@ class DatasetBatches(Batches):
         the earlier batches of the pass (reading of all the data) in which the snapshot was taken,
         and they are read when the next segment (group of steps) begins. But if the pipeline keeps
         state from one iterator to the next, this method reads them at once, and may also read
-        batches of earlier passes again.
+        batches of earlier passes again. Between two passes there is nothing to read if this state
+        is in variables only. Then another pipeline over the same `shuffle` may begin the passes.
 
         Args:
             state: What `state_dict` returned for the snapshot.
         """
         place = _Place.of(state)
-        if self._held is not None and "passes" in state:
+        is_between = place.own is None and self._held is not None and self._held.has_only_variables
+        if self._held is not None and "passes" in state and not is_between:
             self._take_again(state, place)
             return
         self._leave()
+        if self._held is not None and "passes" in state:
+            self._held.begin_last(state)
         self._resume_at = place
 
     @contextmanager
@@ -350,6 +357,8 @@ class DatasetBatches(Batches):
         begins.
         """
         if batches and self._held is not None:
+            if self._resume_at is not None:
+                self._go_on()
             if self._iterator is None:
                 self._begin()
             self._drop(batches)

@@ -228,6 +228,11 @@ class HeldState:
         return self._held.written
 
     @property
+    def has_only_variables(self) -> bool:
+        """Whether the pipeline keeps nothing but values of variables from pass to pass."""
+        return not (self._held.calls_python or self._held.caches or self._held.late)
+
+    @property
     def is_remembered(self) -> bool:
         """Whether the pipeline's Python code may have state that a new iterator does not reset."""
         return self._held.is_remembered
@@ -271,6 +276,7 @@ class HeldState:
         Args:
             state: What `state_dict` returned.
         """
+        self._first = state["held"]
         if not self.is_remembered or state["held"] is None:
             self._give(state["pass"])
 

@@ -1015,3 +1015,21 @@ def test_what_draws_from_one_generator_goes_on_with_the_same_numbers(
         program.cut_at(cut, backup)
         got = learned(backup)
         assert all(map(np.array_equal, got, expected)), f"cut at step {cut}"
+
+
+def parts_of_one_shuffle_with_noise() -> Any:
+    noise = keras.layers.GaussianNoise(0.1, seed=3)
+    base = shuffled().map(lambda x, y: (noise(x, training=True), y))
+    return {"x": base.skip(4).batch(BATCH), "validation_data": base.take(4).batch(2)}
+
+
+def test_parts_of_one_shuffle_with_noise_go_on_in_their_orders(
+    program: Program, tmp_path: Any
+) -> None:
+    program.data, program.callbacks = parts_of_one_shuffle_with_noise, list
+    expected = [*program.run(), program.model.history.history["val_loss"]]
+    steps = int(program.model.optimizer.iterations.numpy()) // EPOCHS
+    backup = BackupAndRestore(tmp_path, save_freq=1)
+    program.cut_at(steps + 2, backup)
+    got = [*program.run(backup), program.model.history.history["val_loss"]]
+    assert all(map(np.array_equal, got, expected))
