@@ -438,7 +438,8 @@ class Trainer:
             foreign = belongings(self.model) | set(map(id, listed(callbacks)))
             batches.keep_states(foreign)
             if validation is not None:
-                validation.keep_states(foreign)
+                # What the two share, such as a generator, is saved with the training data.
+                validation.keep_states(foreign | batches.belongings())
         closed = nullcontext() if validation is None else closing(validation)
         ready = self._ready.working(
             batches, "train", restores=is_saved, validation=validation, callbacks=callbacks
@@ -760,8 +761,10 @@ class Trainer:
         """
         warn_of_thawed(self._model)
         executor = FitExecutor(self._ready, state, is_saved=is_saved)
+        read = [state.batches, *([] if state.validation is None else [state.validation])]
+        sources = [each.counted_by for each in read]
         try:
-            with counting_foreign_passes() if is_saved else nullcontext():
+            with counting_foreign_passes(sources) if is_saved else nullcontext():
                 loops.fit(state, executor)
         finally:
             self._seeds.end_fit()

@@ -65,21 +65,21 @@ class ModelAttributes:
 
         It is called before the first step of a `fit`, when the model is built.
         """
-        parts = list(_parts(self._model))
+        parts = list(parts_of_model(self._model))
         looks_of = {id(part): _looks(part) for part in parts} if runs_eagerly(self._model) else {}
 
         def is_kept(part: Any, name: str) -> bool:
             looks = looks_of.get(id(part))
             return looks is not None and looks(name)
 
-        self._settings = ModelSettings([(_label(part), part) for part in parts], is_kept)
+        self._settings = ModelSettings([(label_of(part), part) for part in parts], is_kept)
         if not looks_of:
             return
         foreign = belongings(self._model) | set(map(id, parts))
         for number, part in enumerate(parts):
             looks = looks_of.get(id(part))
             if looks is not None:
-                name = f"{number} {_label(part)}"
+                name = f"{number} {label_of(part)}"
                 self._parts[name] = Attributes(part, looks, foreign, besides=_SAVED_ELSEWHERE)
 
     @property
@@ -144,7 +144,7 @@ class ModelAttributes:
             attributes.load_state_dict(saved.get(name, []))
 
 
-def _parts(model: keras.Model) -> Iterator[Any]:
+def parts_of_model(model: keras.Model) -> Iterator[Any]:
     """Yields the objects whose code runs in a model's steps, each once, in a reproducible order."""
     given = keras.tree.flatten(list(given_to_compile(model)))
     seen: set[int] = set()
@@ -154,7 +154,8 @@ def _parts(model: keras.Model) -> Iterator[Any]:
             yield part
 
 
-def _label(part: Any) -> str:
+def label_of(part: Any) -> str:
+    """Returns the name of a part of a model for messages: its own one, or that of its class."""
     return getattr(part, "__qualname__", type(part).__qualname__)
 
 

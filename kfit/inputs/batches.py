@@ -126,6 +126,9 @@ class Batches(abc.ABC):
         has_ended: Whether all batches were read, and none of them can be read again.
         in_memory: Whether reading a batch never waits for files or for code outside of kfit.
         lacks_end: Whether the data is known never to end, and the number of steps was not given.
+        counted_by: The data set or `shuffle` by which the passes over the data are counted; None if
+            they are not counted, or not over several calls. Passes that were begun before a
+            snapshot are begun again when training resumes.
     """
 
     has_parts = False
@@ -136,6 +139,7 @@ class Batches(abc.ABC):
     length: int | None = None
     batch_size: int | None = None
     learned: int | None = None
+    counted_by: Any = None
     first_epoch: int = 0
     turn: int = 0
 

@@ -87,9 +87,9 @@ class DatasetBatches(Batches):
             self.batch_size = static_batch_size(self._spec)
             self._data, self._per_replica = share(source, strategy)
             if not self._per_replica:
-                counted_by = source_of_orders(given)
-                self._stream = Stream(counted_by)
-                self._counted_apart = are_counted_apart(shuffles_of(given), counted_by)
+                self.counted_by = source_of_orders(given)
+                self._stream = Stream(self.counted_by)
+                self._counted_apart = are_counted_apart(shuffles_of(given), self.counted_by)
             if strategy.num_workers > 1 and not self._per_replica:
                 HeldState(state_of(source)).share(strategy.host_collectives)
             if cardinality == 0:
@@ -165,6 +165,8 @@ class DatasetBatches(Batches):
         is_over = (step == 0 and not self._continues) or (starts and self._stream.taken > 0)
         if self._iterator is None or is_over:
             self._begin()
+        elif self._held is not None and not self._per_replica and self._stream.taken == 0:
+            self._held.begin()  # hooks or the validation may have drawn since the pass was begun
         remaining = None if steps is None else steps - step
         yield Segment(self._layout, remaining, iterator=self._iterator)
 
@@ -236,7 +238,8 @@ class DatasetBatches(Batches):
                 "would have seen without. Give seeds (`keras.utils.set_random_seed`; "
                 "`sample_from_datasets` draws by a `random`), leave `deterministic=False` out, and "
                 "draw random numbers in a `map` without `num_parallel_calls`, or by "
-                "`tf.random.stateless_uniform` and the like."
+                "`tf.random.stateless_uniform` and the like, and count in variables instead of "
+                "tables."
             )
         if self._counted_apart:
             warn_user(
@@ -250,6 +253,14 @@ class DatasetBatches(Batches):
         if held.is_remembered and not self._per_replica:
             self._prints = BatchPrints()
             self._data = self._prints.recorded(self._data)
+
+    def belongings(self) -> set[int]:
+        """Returns the ids (as of `id`) of the variables that the pipeline writes to.
+
+        They are those of random generators, for example. Their values are saved with the data, so
+        they are skipped when the state of the user's callbacks is saved.
+        """
+        return set() if self._held is None else set(map(id, self._held.written))
 
     def generators(self) -> Generators | None:
         """Returns the global random generators' states if reading data again has changed them.
@@ -276,6 +287,9 @@ class DatasetBatches(Batches):
         passes whose end was read.
         """
         state = self._stream.state_dict()
+        if self._resume_at is not None:  # as validation data has not been read since the restart
+            begun, own, taken = self._resume_at
+            state = {"begun": max(begun, state["begun"]), "own": own, "taken": taken}
         if self._held is None:
             return state
         held = self._held.state_dict(self._stream.is_open and self._stream.taken > 0)
@@ -298,16 +312,20 @@ class DatasetBatches(Batches):
         the earlier batches of the pass (reading of all the data) in which the snapshot was taken,
         and they are read when the next segment (group of steps) begins. But if the pipeline keeps
         state from one iterator to the next, this method reads them at once, and may also read
-        batches of earlier passes again.
+        batches of earlier passes again. Between two passes there is nothing to read if this state
+        is in variables only. Then another pipeline over the same `shuffle` may begin the passes.
 
         Args:
             state: What `state_dict` returned for the snapshot.
         """
         place = _Place.of(state)
-        if self._held is not None and "passes" in state:
+        is_between = place.own is None and self._held is not None and self._held.has_only_variables
+        if self._held is not None and "passes" in state and not is_between:
             self._take_again(state, place)
             return
         self._leave()
+        if self._held is not None and "passes" in state:
+            self._held.begin_last(state)
         self._resume_at = place
 
     @contextmanager
@@ -339,6 +357,8 @@ class DatasetBatches(Batches):
         begins.
         """
         if batches and self._held is not None:
+            if self._resume_at is not None:
+                self._go_on()
             if self._iterator is None:
                 self._begin()
             self._drop(batches)
@@ -490,8 +510,7 @@ class DatasetBatches(Batches):
                     self._held.begin_shuffles()
                 self._stream.take(taken - read)
             self._leave()
-            if state["held"] is not None:
-                self._held.begin_last(state)
+            self._held.begin_last(state)
             if place.own is not None:
                 self._begin()
                 is_same &= self._drop(place.taken) == place.taken

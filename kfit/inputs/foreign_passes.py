@@ -3,7 +3,8 @@
 A pipeline with `shuffle` draws a new seed for each iterator, from one sequence. A hook of a
 callback may read the training data as well, by `next(iter(dataset))` or by Keras' own `evaluate`. A
 training that resumes does not call the hooks of earlier epochs again. So their iterators are
-counted with kfit's own, and the resumed training draws their seeds.
+counted with kfit's own, and the resumed training draws their seeds. A pipeline that only hooks read
+has no such count in a snapshot. If hooks begin a second pass over one, a warning is given.
 """
 
 from __future__ import annotations
@@ -11,40 +12,82 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import tensorflow as tf
 
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs.batches import note_pass
-from kfit.inputs.late_shuffles import draws_anew, source_of_orders
+from kfit.inputs.late_shuffles import draws_anew, shuffles_of, source_of_orders
 from kfit.internals.patch_points import MAKE_ITERATOR
 from kfit.internals.patching import patched
 
+_OF_HOOKS = "kfit.training.call"
+"""The module from which all hooks are called."""
+_OF_DATA = "kfit.inputs.python"
+"""The module from which Python code is called that makes batches."""
 _of_thread = threading.local()
+_read_by_hooks: WeakSet[tf.data.Dataset] = WeakSet()
+"""The shuffles of pipelines that hooks have read, of which no snapshot has a count."""
+
+
+class _Counting:
+    """How passes are counted in one `fit`.
+
+    Args:
+        sources: What the passes over its data are counted by, as those are restored.
+    """
+
+    def __init__(self, sources: Sequence[Any]) -> None:
+        self._sources = sources
+        self._has_warned = False
+
+    def note(self, dataset: tf.data.Dataset) -> None:
+        """Counts a pass over a data set, or warns if no resumed training would begin it again."""
+        source = source_of_orders(dataset)
+        if draws_anew(source) and not _is_ours():
+            note_pass(source)
+        if any(each is source for each in self._sources) or not _is_in_hook():
+            return
+        shuffles = shuffles_of(dataset)
+        if not self._has_warned and any(each in _read_by_hooks for each in shuffles):
+            self._has_warned = True
+            warn_user(
+                "A hook reads a tf.data.Dataset that is neither the training data nor the "
+                "validation data, and whose `shuffle` draws another order in each pass. Its passes "
+                "are not counted: after a restart it begins with its first order again. Make it "
+                "anew in the hook with a seed that depends on the epoch, or give its `shuffle` "
+                "`reshuffle_each_iteration=False`."
+            )
+        _read_by_hooks.update(shuffles)
 
 
 @contextmanager
-def counting_foreign_passes() -> Iterator[None]:
-    """Context in which iterators that this thread makes outside of kfit's code are counted."""
-    before = getattr(_of_thread, "counts", False)
-    _of_thread.counts = True
+def counting_foreign_passes(sources: Sequence[Any]) -> Iterator[None]:
+    """Context in which iterators that this thread makes outside of kfit's code are counted.
+
+    Args:
+        sources: What the passes over the data of the `fit` are counted by (`Batches.counted_by`).
+    """
+    before = getattr(_of_thread, "counting", None)
+    _of_thread.counting = _Counting(sources)
     try:
         with patched(MAKE_ITERATOR, _counting):
             yield
     finally:
-        _of_thread.counts = before
+        _of_thread.counting = before
 
 
 def _counting(usual: Callable[[tf.data.Dataset], Any]) -> Callable[[tf.data.Dataset], Any]:
     @functools.wraps(usual)
     def make_iterator(dataset: tf.data.Dataset) -> Any:
         made = usual(dataset)
-        if getattr(_of_thread, "counts", False) and tf.executing_eagerly() and not _is_ours():
-            source = source_of_orders(dataset)
-            if draws_anew(source):
-                note_pass(source)
+        counting = getattr(_of_thread, "counting", None)
+        if counting is not None and tf.executing_eagerly():
+            counting.note(dataset)
         return made
 
     return make_iterator
@@ -52,6 +95,20 @@ def _counting(usual: Callable[[tf.data.Dataset], Any]) -> Callable[[tf.data.Data
 
 def _is_ours() -> bool:
     """Returns whether kfit's own code makes the iterator, which counts it."""
+    return next(_callers()).startswith("kfit.")
+
+
+def _is_in_hook() -> bool:
+    """Returns whether a hook makes the iterator, and not code that makes batches for a hook."""
+    of_fit = (name for name in _callers() if name in (_OF_HOOKS, _OF_DATA))
+    return next(of_fit, None) == _OF_HOOKS
+
+
+def _callers() -> Iterator[str]:
+    """Yields the modules of the functions that call `__iter__`, from the innermost one on."""
     frame = inspect.currentframe()
-    caller = frame and frame.f_back and frame.f_back.f_back  # that of `make_iterator`
-    return caller is not None and caller.f_globals.get("__name__", "").startswith("kfit.")
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name != __name__:
+            yield name
+        frame = frame.f_back

@@ -21,13 +21,17 @@ from kfit.distribute.host_collectives import HostCollectives
 from kfit.distribute.pipeline_parts import parts_of
 from kfit.distribute.pipeline_seeds import keeps_no_order, scopes_of, seeds_in
 from kfit.inputs.late_shuffles import LateShuffles, operations_of
+from kfit.internals.graphs import changed_captures
 from kfit.internals.runtime import drawn_seed
 from kfit.internals.tf_data import functions_of, is_told_deterministic, seeds_of
 from kfit.objects import Generators
-from kfit.objects.hidden_state import DRAWS, nodes_of
+from kfit.objects.hidden_state import DRAWS, changed_objects, nodes_of
 from kfit.objects.values import from_bytes, to_bytes
 
-_WRITES = ("Assign", "RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulStandardNormal")
+_WRITES = (
+    *("Assign", "ResourceScatter", "ResourceStridedSliceAssign"),
+    *("RngReadAndSkip", "RngSkip", "StatefulUniform", "StatefulStandardNormal"),
+)
 _SEEDED = {
     "_ShuffleDataset": "shuffle",
     "_ShuffleAndRepeatDataset": "shuffle",
@@ -41,7 +45,8 @@ class PipelineState:
     """A description of the state that a tf.data pipeline keeps from one iterator to the next.
 
     Attributes:
-        variables: The variables that the pipeline may write to.
+        variables: The variables of those functions of the pipeline that write to some.
+        written: Those of them that the functions write to; the others are only read.
         calls_python: Whether the pipeline calls Python code, which may draw from global random
             generators.
         is_remembered: Whether Python code that the pipeline calls may have state, such as a
@@ -55,6 +60,7 @@ class PipelineState:
     """
 
     variables: tuple[tf.Variable, ...]
+    written: tuple[tf.Variable, ...]
     calls_python: bool
     is_remembered: bool
     caches: bool
@@ -71,6 +77,7 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
     The data sets that the pipeline is made of, and the graphs of their functions, are inspected.
     """
     variables: dict[int, tf.Variable] = {}
+    written: dict[int, tf.Variable] = {}
     unordered: dict[str, None] = {}
     calls_python = caches = False
     # The global seed, if a restart will choose another one. `kfit run` passes a seed that it has
@@ -96,6 +103,10 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
             writes = any(op.startswith(_WRITES) for op in ops)
             if writes:
                 variables.update((id(variable), variable) for variable in graph.variables)
+                changed = {id(handle) for handle, _ in changed_captures(graph, _WRITES)}
+                written.update((id(v), v) for v in graph.variables if id(v.handle) in changed)
+            for _, operation in changed_objects(graph):
+                unordered[f"a function that changes what is no variable (by {operation})"] = None
             drawing = [node for node in nodes if node.op in DRAWS]
             if any(node.attr["seed"].i == node.attr["seed2"].i == 0 for node in drawing):
                 unordered["a random operation without a seed"] = None
@@ -115,6 +126,7 @@ def state_of(dataset: tf.data.Dataset) -> PipelineState:
     is_remembered = calls_python and policy != tf.data.experimental.ExternalStatePolicy.IGNORE
     return PipelineState(
         variables=tuple(variables.values()),
+        written=tuple(written.values()),
         calls_python=calls_python,
         is_remembered=is_remembered,
         caches=caches,
@@ -211,6 +223,16 @@ class HeldState:
                 variable.assign(value)
 
     @property
+    def written(self) -> tuple[tf.Variable, ...]:
+        """The variables that the pipeline writes to."""
+        return self._held.written
+
+    @property
+    def has_only_variables(self) -> bool:
+        """Whether the pipeline keeps nothing but values of variables from pass to pass."""
+        return not (self._held.calls_python or self._held.caches or self._held.late)
+
+    @property
     def is_remembered(self) -> bool:
         """Whether the pipeline's Python code may have state that a new iterator does not reset."""
         return self._held.is_remembered
@@ -246,15 +268,16 @@ class HeldState:
     def begin_last(self, state: dict[str, Any]) -> None:
         """Restores the state that the pipeline had before the pass in which the snapshot was taken.
 
-        A pass is one reading of all the data. If the snapshot was taken between two passes, the
-        state at the snapshot is restored. Nothing is done if earlier passes were read again because
-        of hidden state of Python code (`is_remembered`), since reading has restored the state
-        already.
+        A pass is one reading of all the data. If the snapshot was taken between two passes, or
+        before the first one, the state at the snapshot is restored. Nothing is done if earlier
+        passes were read again because of hidden state of Python code (`is_remembered`), since
+        reading has restored the state already.
 
         Args:
             state: What `state_dict` returned.
         """
-        if not self.is_remembered:
+        self._first = state["held"]
+        if not self.is_remembered or state["held"] is None:
             self._give(state["pass"])
 
     @contextmanager

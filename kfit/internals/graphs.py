@@ -109,3 +109,38 @@ def calls_python(graph: Any) -> bool:
             left += [each for each in called if id(each) not in seen]
             seen.update(map(id, called))
     return False
+
+
+def changed_captures(graph: Any, operations: tuple[str, ...]) -> list[tuple[tf.Tensor, str]]:
+    """Finds the tensors of outer graphs that a graph hands to operations that change them.
+
+    Such a tensor refers to a variable, a table or an iterator. What functions that the graph calls
+    do with it counts as well.
+
+    Args:
+        graph: The graph of a traced function.
+        operations: What the types of these operations begin with.
+
+    Returns:
+        Each of the tensors, with the type of the first such operation.
+    """
+    found = _changed_in(graph, operations)
+    return [(outer, found[id(inner)]) for outer, inner in graph.captures if id(inner) in found]
+
+
+def _changed_in(graph: Any, operations: tuple[str, ...]) -> dict[int, str]:
+    """Returns the types of the operations that change a resource, by the id of its tensor."""
+    found: dict[int, str] = {}
+    for op in graph.get_operations():
+        if op.type.startswith(operations):
+            for tensor in op.inputs:
+                if tensor.dtype == tf.resource:
+                    found.setdefault(id(tensor), op.type)
+        for called in graphs_called_by(op) if op.type in LOOPS | BRANCHES | CALLS else []:
+            inside = _changed_in(called, operations)
+            # A conditional has its condition as another input, before those of the branches.
+            given = list(op.inputs)[-len(called.inputs) :] if inside else []
+            for tensor, inner in zip(given, called.inputs, strict=True) if inside else ():
+                if id(inner) in inside:
+                    found.setdefault(id(tensor), inside[id(inner)])
+    return found

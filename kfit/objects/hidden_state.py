@@ -1,13 +1,17 @@
-"""Finds those random operations of a graph that keep a state which cannot be read or saved.
+"""Finds what a graph changes that is no variable, and so cannot be read or saved.
 
-The state of such an operation is its position in its sequence of random numbers.
+This is the position of a random operation in its sequence of random numbers. It is also what
+tables, iterators and queues of TensorFlow hold, if they were made outside of the graph.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from kfit.internals.graphs import changed_captures
 
 DRAWS = frozenset(
     {
@@ -25,6 +29,15 @@ DRAWS = frozenset(
 )
 """TensorFlow's random operations whose position is inside the graph, where it can't be saved."""
 
+_CHANGES = (
+    *("IteratorGetNext", "MultiDeviceIteratorGetNext"),
+    *("LookupTableInsert", "LookupTableRemove", "LookupTableImport"),
+    *("QueueEnqueue", "QueueDequeue", "QueueClose", "StackPush", "StackPop", "Barrier"),
+    *("ReaderRead", "AccumulatorApply", "AccumulatorTake"),
+    *("ResourceAccumulatorApply", "ResourceAccumulatorTake"),
+)
+"""What the types of operations begin with that change a table, an iterator or a queue."""
+
 
 def nodes_of(graph: Any) -> list[NodeDef]:
     """Returns every operation of a `tf.Graph`, including those of its functions."""
@@ -39,3 +52,14 @@ def drawing_operations(graph: Any) -> list[str]:
     kfit warns of these operations, since they draw other numbers after a restart.
     """
     return sorted({node.op for node in nodes_of(graph) if node.op in DRAWS})
+
+
+def changed_objects(graph: Any) -> list[tuple[tf.Tensor, str]]:
+    """Returns the tables, iterators and queues outside of a graph that its operations change.
+
+    kfit warns of them, since they begin anew after a restart.
+
+    Returns:
+        For each, the tensor by which graphs refer to it, and the type of the operation.
+    """
+    return changed_captures(graph, _CHANGES)

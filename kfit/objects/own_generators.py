@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kfit.internals.variables import tf_variable
 from kfit.objects.iterators import advance, position_of
 from kfit.objects.seed_sequences import check_sequence, give_sequence, read_sequence, sequence_of
 from kfit.objects.values import decode, encode
@@ -44,6 +45,16 @@ def is_generator(value: Any) -> bool:
     """Returns whether a value is a random generator, or a seed sequence that makes some."""
     others = (tf.Variable, keras.Variable)
     return holds_state(value) and not isinstance(value, others) and position_of(value) is None
+
+
+def variable_in(value: Any) -> Any:
+    """Returns the `tf.Variable` inside a Keras variable, or that with the state of a generator.
+
+    Any other value is returned as it is.
+    """
+    if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
+        value = value.state
+    return tf_variable(value) if isinstance(value, keras.Variable) else value
 
 
 def read(value: Any) -> Any:

@@ -21,7 +21,7 @@ from kfit.objects.keras_parts import OWN, is_of_program
 from kfit.objects.keras_variables import OF_METRIC, variables_of
 from kfit.objects.looks import Looks
 from kfit.objects.names import Names, found_in
-from kfit.objects.own_generators import holds_state
+from kfit.objects.own_generators import holds_state, variable_in
 from kfit.objects.plain_objects import (
     DEEPEST,
     OF_KERAS,
@@ -135,7 +135,7 @@ class Search:
         for inner, variable in variables_of(value):
             place = (*path, *inner)
             is_late = self._baseline is not None and place not in self._baseline
-            if id(variable) not in self._foreign and not (is_late and inner[0] == OF_METRIC):
+            if not self._is_foreign(variable) and not (is_late and inner[0] == OF_METRIC):
                 yield Leaf(place, variable, holder)
 
     def objects(self) -> Iterator[tuple[Path, Any]]:
@@ -198,10 +198,13 @@ class Search:
         return [
             (key, value)
             for key, value in items_of(holder)
-            if (path or self.looks(key)) and id(value) not in self._foreign
-            if is_open_to_looks(value) and not isinstance(value, self._besides)
+            if (path or self.looks(key)) and is_open_to_looks(value)
+            if not isinstance(value, self._besides) and not self._is_foreign(value)
             if not is_derived(holder, key)
         ]
+
+    def _is_foreign(self, value: Any) -> bool:
+        return id(value) in self._foreign or id(variable_in(value)) in self._foreign
 
     def _is_entered(self, path: Path, value: Any, shallow: bool) -> bool:
         """Returns whether to search for state inside a value, instead of treating it as a whole.

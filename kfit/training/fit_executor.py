@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import keras
+import tensorflow as tf
+
+from kfit.checkpoint.model_attributes import label_of, parts_of_model
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.objects.hidden_state import drawing_operations
+from kfit.objects.attributes import listed
+from kfit.objects.fields import fields_of, has_fields
+from kfit.objects.hidden_state import changed_objects, drawing_operations
+from kfit.objects.names import names_in
 from kfit.steps.execution import Execution, StepExecutor
 from kfit.training.fit_state import FitState
 from kfit.training.ready_model import ReadyModel
@@ -71,18 +79,28 @@ class FitExecutor:
             is_measured = self._state.account.profiles or not self._state.batches.in_memory
             executor.times_input = is_measured
             if self._is_saved:
-                executor.look_at_graphs(_warn_of_hidden_state)
+                executor.look_at_graphs(partial(_warn_of_hidden_state, self._state.model))
         return executor
 
 
-def _warn_of_hidden_state(graph: Any) -> None:
-    """Warns if the graph of a step draws random numbers from a state that cannot be saved.
+def _warn_of_hidden_state(model: keras.Model, graph: Any) -> None:
+    """Warns if the graph of a step changes a state that cannot be saved.
 
-    A training that resumes from a saved state would then draw different numbers.
+    It is that of random operations, and of tables, iterators and queues of TensorFlow. A training
+    that resumes from a saved state would draw other numbers, and find these as they were made.
 
     Args:
+        model: The model.
         graph: The `tf.Graph` of a step.
     """
+    if changed := changed_objects(graph):
+        held = [f"{_name_of(model, tensor)} (by {operation})" for tensor, operation in changed]
+        warn_user(
+            f"The model's step changes {listed(held)}, which is no variable and is not saved: "
+            "after a restart it begins as the program makes it. Keep what a step counts in a "
+            "variable (`add_weight`), and pass other data that it reads to `fit`, such as by "
+            "`tf.data.Dataset.zip`."
+        )
     if operations := drawing_operations(graph):
         warn_user(
             f"The model's step draws by TensorFlow's {', '.join(operations)}, which counts inside "
@@ -90,3 +108,18 @@ def _warn_of_hidden_state(graph: Any) -> None:
             "have without. Use keras.random with a keras.random.SeedGenerator, or a "
             "tf.random.Generator that is an attribute of the layer; both are saved."
         )
+
+
+def _name_of(model: keras.Model, tensor: tf.Tensor) -> str:
+    """Returns where a model holds the table, iterator or queue that a tensor refers to.
+
+    It is the name of an attribute of the model or of one of its parts, or that of a variable in
+    their code.
+    """
+    for part in parts_of_model(model):
+        named = ((f"{label_of(part)}.{name}", held) for name, held in fields_of(part).items())
+        for name, held in (*named, *((each.name, each.get()) for each in names_in(part))):
+            inside = fields_of(held).values() if has_fields(held) else ()
+            if any(value is tensor for value in inside):
+                return name
+    return "a table, an iterator or a queue of TensorFlow"

@@ -547,12 +547,13 @@ class FitState:
             for section, each, steps in zip(sections, self._inputs, kept["learned"], strict=True):
                 if each is not None and each.steps is None and steps and section not in changes:
                     each.learned_steps(steps)
-            if _is_of_its_kind(self.batches, kept["data"]):
-                self.batches.load_state_dict(kept["data"])
-                self.batches.pass_over(skip)
             validation, place = self.validation, kept["validation_data"]
             if validation is not None and _is_of_its_kind(validation, place):
                 validation.load_state_dict(place)
+            # Last, since the validation data may draw from the same generators meanwhile.
+            if _is_of_its_kind(self.batches, kept["data"]):
+                self.batches.load_state_dict(kept["data"])
+                self.batches.pass_over(skip)
         if "callbacks" in parts:
             epoch = kept["progress"]["epoch"]
             has_ended = self.batches.has_ended

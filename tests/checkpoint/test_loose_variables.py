@@ -151,6 +151,69 @@ def test_what_counts_inside_of_the_graph_is_told(tmp_path: Any) -> None:
             trainer.fit(x, y, verbose=0, callbacks=[BackupAndRestore(tmp_path / folder)])
 
 
+class Rare(keras.layers.Layer):
+    """Counts in a table what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+        self.fixed = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer([0], [1.0], tf.int64, tf.float32), 0.0
+        )
+
+    def call(self, x: Any) -> Any:
+        keys = tf.cast(x[:, 0], tf.int64)
+        seen = self.table.lookup(keys) + self.fixed.lookup(keys)
+        with tf.control_dependencies([self.table.insert(keys, seen + 1.0)]):
+            return x * tf.ensure_shape(tf.reshape(seen, [-1, 1]), [None, 1])
+
+
+class ReadsMore(keras.Sequential):
+    """Takes a batch of other data in each step."""
+
+    def __init__(self, layers: Any) -> None:
+        super().__init__(layers)
+        self.others = iter(tf.data.Dataset.range(3).repeat())
+
+    def train_step(self, data: Any) -> Any:
+        scale = tf.cast(next(self.others), tf.float32)
+        return super().train_step((data[0] * scale, data[1]))
+
+
+QUEUE: Any = None
+
+
+def queued(y: Any, p: Any) -> Any:
+    QUEUE.enqueue(tf.reduce_mean(p))
+    return tf.reduce_mean(tf.square(y - p), axis=-1) * QUEUE.dequeue()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda layers: ReadsMore(layers), r"ReadsMore\.others \(by IteratorGetNext"),
+        (lambda layers: keras.Sequential([*layers, Rare()]), r"Rare\.table \(by LookupTableIns"),
+        (keras.Sequential, r"QUEUE \(by QueueEnqueueV2\)"),
+    ],
+)
+def test_what_a_step_changes_that_is_no_variable_is_told(
+    tmp_path: Any, make: Any, told: str
+) -> None:
+    global QUEUE
+    QUEUE = tf.queue.FIFOQueue(4, [tf.float32], [[]])
+    model = make([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", queued if "QUEUE" in told else "mse")
+    trainer = kfit.Trainer(model, "one_device")
+    with pytest.warns(UserWarning, match=f"step changes {told}.* no variable and is not saved"):
+        trainer.fit(
+            np.zeros((8, 2)),
+            np.zeros((8, 1)),
+            batch_size=4,
+            verbose=0,
+            callbacks=[BackupAndRestore(tmp_path)],
+        )
+
+
 @pytest.mark.long
 def test_a_vocabulary_costs_a_save_next_to_nothing() -> None:
     """Each word used to be looked at three times in each save; a ratio, for slow machines."""

@@ -326,3 +326,13 @@ def test_an_unknown_rank_that_a_layer_or_the_loss_needs_is_named(tiny: Any, repl
     ):
         with pytest.raises(ValueError, match=says):
             kfit.Trainer(tiny.model(), tiny.strategy(replicas)).fit(dataset(tiny).map(opened))
+
+
+def test_a_restored_position_that_was_not_reached_yet_is_saved_again() -> None:
+    """Validation data is read only at the end of an epoch, before which training may be cut."""
+    rows = tf.data.Dataset.range(20).shuffle(20).batch(4)
+    batches = as_batches(rows, strategy=OneDevice(), steps=2)
+    for own, taken in ((None, None), (1, 3)):
+        batches.load_state_dict({"begun": 3, "own": own, "taken": taken})
+        assert batches.state_dict()["begun"] == 3
+        assert batches.state_dict()["own"] == own

@@ -851,3 +851,185 @@ def test_parts_of_one_shuffle_that_shuffle_again_are_told(program: Program, tmp_
     program.data, program.callbacks = data, list
     with pytest.warns(UserWarning, match="read one `shuffle`, and at least one of them has others"):
         program.run(BackupAndRestore(tmp_path))
+
+
+def own_data_set(program: Program) -> Any:
+    data = shuffled().batch(BATCH)
+    return lambda: next(iter(data))
+
+
+def taken_from_own_data_set(program: Program) -> Any:
+    data = pipeline().batch(BATCH).shuffle(3)
+    return lambda: list(data.take(1))
+
+
+def evaluated_own_data_set(program: Program) -> Any:
+    data = shuffled().batch(BATCH)
+    return lambda: program.model.evaluate(data, verbose=0)
+
+
+def made_anew(program: Program) -> Any:
+    return lambda: next(iter(shuffled().batch(BATCH)))
+
+
+def in_one_order(program: Program) -> Any:
+    data = tf.data.Dataset.range(4).shuffle(4, seed=3, reshuffle_each_iteration=False)
+    return lambda: next(iter(data))
+
+
+@pytest.mark.parametrize(
+    ("made", "is_told"),
+    [
+        (own_data_set, True),
+        (taken_from_own_data_set, True),
+        (evaluated_own_data_set, True),
+        (made_anew, False),
+        (in_one_order, False),
+    ],
+)
+def test_a_shuffled_data_set_that_only_hooks_read_is_told(
+    program: Program, tmp_path: Any, made: Any, is_told: bool
+) -> None:
+    read = made(program)
+    x, y = arrays()
+    program.data, program.callbacks = lambda: {"x": x, "y": y}, lambda: [Reads(read)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program.run(BackupAndRestore(tmp_path))
+    told = [str(w.message) for w in caught if "A hook reads a tf.data" in str(w.message)]
+    assert len(told) == is_told
+
+
+def endless(data: tf.data.Dataset) -> Iterator[Any]:
+    while True:
+        yield from data
+
+
+def test_a_generator_that_reads_a_shuffled_data_set_is_no_hook(
+    program: Program, tmp_path: Any
+) -> None:
+    program.data, program.callbacks = (
+        lambda: {"x": endless(shuffled().batch(BATCH)), "steps_per_epoch": EXAMPLES // BATCH},
+        list,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "A hook reads a tf.data")
+        program.run(BackupAndRestore(tmp_path))
+
+
+DRAW = np.random.default_rng(4)
+"""A generator at the top of a file, as many programs have it."""
+
+
+class Noisy(Rows):
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + DRAW.normal(0, 0.1, x.shape), y
+
+
+class Draws(keras.callbacks.Callback):
+    """A monitor that draws from the generator of the data, and keeps what it has drawn."""
+
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.draw = draw
+        self.drawn: list[float] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.drawn.append(float(np.sum(self.draw())))
+
+
+class DrawsByAttribute(Draws):
+    def __init__(self, held: Any, draw: Any) -> None:
+        super().__init__(draw)
+        self.held = held
+
+
+def two_py_datasets() -> Any:
+    global DRAW
+    DRAW = np.random.default_rng(4)
+    return {"x": Noisy(), "validation_data": Noisy()}, []
+
+
+def pipeline_drawing_from(noise: Any) -> tf.data.Dataset:
+    noisy = pipeline().batch(BATCH).map(lambda x, y: (x + noise(tf.shape(x)), y))
+    return noisy.prefetch(4)
+
+
+def two_pipelines() -> Any:
+    draw = tf.random.Generator.from_seed(4)
+    made = [pipeline_drawing_from(draw.normal) for _ in range(2)]
+    return {"x": made[0], "validation_data": made[1]}, []
+
+
+def two_pipelines_in_epochs_of_their_length() -> Any:
+    data, callbacks = two_pipelines()
+    return {**data, "steps_per_epoch": EXAMPLES // BATCH}, callbacks
+
+
+def pipeline_and_hook() -> Any:
+    draw = tf.random.Generator.from_seed(4)
+    data = {"x": pipeline_drawing_from(draw.normal)}
+    return data, [DrawsByAttribute(draw, lambda: draw.normal([2]))]
+
+
+def pipeline_and_hook_with_layer() -> Any:
+    noise = keras.layers.GaussianNoise(0.1, seed=3)
+
+    def draw(shape: Any = (2, 3)) -> Any:
+        return noise(tf.zeros(shape), training=True)
+
+    return {"x": pipeline_drawing_from(draw)}, [DrawsByAttribute(noise, draw)]
+
+
+SHARED = (
+    two_py_datasets,
+    two_pipelines,
+    two_pipelines_in_epochs_of_their_length,
+    pipeline_and_hook,
+    pipeline_and_hook_with_layer,
+)
+
+
+@pytest.mark.parametrize("made", SHARED)
+def test_what_draws_from_one_generator_goes_on_with_the_same_numbers(
+    program: Program, tmp_path: Any, made: Any
+) -> None:
+    parts: list[Any] = []
+
+    def data() -> Any:
+        parts[:] = made()
+        return parts[0]
+
+    def learned(*callbacks: Any) -> Any:
+        weights = program.run(*callbacks)
+        return [*weights, program.model.history.history.get("val_loss"), *drawn()]
+
+    def drawn() -> list[Any]:
+        return [each.drawn for each in parts[1]]
+
+    program.data, program.callbacks = data, lambda: parts[1]
+    expected = learned()
+    for cut in (3, 9):
+        backup = BackupAndRestore(tmp_path / str(cut), save_freq=1)
+        program.cut_at(cut, backup)
+        got = learned(backup)
+        assert all(map(np.array_equal, got, expected)), f"cut at step {cut}"
+
+
+def parts_of_one_shuffle_with_noise() -> Any:
+    noise = keras.layers.GaussianNoise(0.1, seed=3)
+    base = shuffled().map(lambda x, y: (noise(x, training=True), y))
+    return {"x": base.skip(4).batch(BATCH), "validation_data": base.take(4).batch(2)}
+
+
+def test_parts_of_one_shuffle_with_noise_go_on_in_their_orders(
+    program: Program, tmp_path: Any
+) -> None:
+    program.data, program.callbacks = parts_of_one_shuffle_with_noise, list
+    expected = [*program.run(), program.model.history.history["val_loss"]]
+    steps = int(program.model.optimizer.iterations.numpy()) // EPOCHS
+    backup = BackupAndRestore(tmp_path, save_freq=1)
+    program.cut_at(steps + 2, backup)
+    got = [*program.run(backup), program.model.history.history["val_loss"]]
+    assert all(map(np.array_equal, got, expected))

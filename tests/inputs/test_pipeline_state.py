@@ -1,4 +1,4 @@
-"""What of a tf.data pipeline keeps no order is known before it is read."""
+"""What a tf.data pipeline keeps, and what keeps no order, is known before it is read."""
 
 import numpy as np
 import pytest
@@ -27,12 +27,24 @@ def in_turns(rows: tf.data.Dataset, deterministic: bool | None = None) -> tf.dat
     )
 
 
+def counting(rows: tf.data.Dataset) -> tf.data.Dataset:
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+
+    def counted(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        key = tf.zeros([], tf.int64)
+        with tf.control_dependencies([table.insert(key, table.lookup(key) + 1)]):
+            return tf.identity(x), y
+
+    return rows.map(counted)
+
+
 UNORDERED = {
     "sampled": (lambda rows: tf.data.Dataset.sample_from_datasets([rows] * 2), "`random`"),
     "in_a_function": (in_a_function, "`shuffle` without a seed"),
     "map": (lambda rows: parallel(rows, False), "`deterministic=False`"),
     "interleave": (lambda rows: in_turns(rows, False), "`deterministic=False`"),
     "options": (lambda rows: free(parallel(rows)), "`deterministic=False`"),
+    "counting": (counting, "no variable (by LookupTableInsertV2)"),
     "seeded": (lambda rows: parallel(rows.shuffle(4, seed=3)), None),
     "in_order": (lambda rows: in_turns(rows, True), None),
     "nothing_in_parallel": (free, None),
@@ -47,3 +59,11 @@ def test_what_keeps_no_order_is_known(kind: str) -> None:
     found = state_of(made(rows).batch(4)).unordered
     assert [cause for cause in found if told is not None and told in cause] == list(found)
     assert bool(found) == (told is not None)
+
+
+def test_variables_that_a_function_only_reads_are_not_written() -> None:
+    level, draw = tf.Variable(1.0), tf.random.Generator.from_seed(3)
+    noisy = tf.data.Dataset.range(4).map(lambda x: level * draw.normal([]))
+    found = state_of(noisy)
+    assert [variable is draw.state for variable in found.written] == [True]
+    assert any(variable is level for variable in found.variables)
