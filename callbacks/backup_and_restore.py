@@ -40,6 +40,8 @@ _OVERHEAD = 0.01
 """The fraction of the training time that saving may take with `save_freq="auto"`."""
 _SHORTEST = 2.0
 """The least number of seconds between two saves with `save_freq="auto"`."""
+_PREPARES = 10
+"""How many times as long as later saves the first one may take, with `save_freq="auto"`."""
 
 
 class BackupAndRestore(TrainingCallback):
@@ -58,7 +60,8 @@ class BackupAndRestore(TrainingCallback):
     also skip a finished `fit` by itself, for example by loading the saved model instead. To find
     out which `fit` of the program the next one is, kfit compares its settings, and the weights with
     which it begins, with those of the `fit`s of the earlier run. The snapshots are deleted when the
-    program ends with exit status 0 and every `fit` has finished.
+    program ends with exit status 0 and every `fit` has finished; under `kfit run`, which may have
+    to restart other tasks, when the next run begins.
 
     Snapshots are written in the background and atomically. A damaged snapshot is detected, and the
     snapshot before it is used. With several workers only the chief needs access to `backup_dir`.
@@ -180,6 +183,7 @@ class BackupAndRestore(TrainingCallback):
         self._saved_step = 0
         self._saved_at = 0.0
         self._held_up = 0.0
+        self._saves = 0
         self._told_of_nan = False
 
     def find_snapshot(self) -> Snapshot | None:
@@ -352,6 +356,7 @@ class BackupAndRestore(TrainingCallback):
             if reason == "stop":
                 self._writer.wait()
         self._held_up = time.monotonic() - begun
+        self._saves += 1
         training.account.waited_for_save(self._held_up)
         self._mark_saved(as_last=is_last)
 
@@ -391,11 +396,15 @@ class BackupAndRestore(TrainingCallback):
         """The number of seconds between two saves; used only if `save_freq` is a time or "auto".
 
         With "auto" it is so long that saving takes 1 % of the time, if the next save takes as long
-        as the last one. But it is at least 2 seconds.
+        as the last one. But it is at least 2 seconds. The first save does not count in full: it
+        also makes what later ones use again.
         """
         if isinstance(self.save_freq, dt.timedelta):
             return self.save_freq.total_seconds()
-        return max(_SHORTEST, (self._held_up + self._writer.seconds) / _OVERHEAD)
+        seconds = self._held_up + self._writer.seconds
+        if self._saves == 1:
+            seconds /= _PREPARES
+        return max(_SHORTEST, seconds / _OVERHEAD)
 
     def _mark_saved(self, *, as_last: bool = False) -> None:
         progress, self._saved_as_last = self.training.progress, as_last

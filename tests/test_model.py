@@ -56,6 +56,7 @@ def compiled(model: Any) -> Any:
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make", sweep([subclassed, functional, sequential], every=3), ids=lambda f: f.__name__
 )

@@ -277,6 +277,7 @@ def pretended(folder: Path, *faults: tuple[float, str]) -> Record:
     return Training(kind, folder, 1, [], coming, random.Random(1), print).run(None)
 
 
+@pytest.mark.long
 def test_real_faults_of_a_training_without_flaw_violate_nothing(tmp_path: Path) -> None:
     record = pretended(tmp_path, *itertools.islice(dealt(CARDS, 1.5, "1"), len(CARDS)))
     assert record.violations == []

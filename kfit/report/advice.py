@@ -12,7 +12,7 @@ _SHORT_STEP = 0.001
 """Seconds below which one step is short: a large part of it is overhead of TensorFlow."""
 _FEW_STEPS = 100
 """The number of steps below which the times of the steps say little."""
-_OF = "of the time once training has begun"
+_OF = "of the time without building and tracing"
 """What the shares of advice are of; those of the table are of the whole time."""
 
 

@@ -51,6 +51,7 @@ _RANKS = re.compile(
     r"Arguments? (?:`output` must have rank \(ndim\) `target\.ndim - 1`|`target` and `output` must "
     r"have the same rank \(ndim\))\. Received: target\.shape=\(([^)]*)\), output\.shape=\(([^)]*)\)"
 )
+_SIZE = re.compile(r"\d+|None")
 _PARTS = "Data is expected to be in format"
 _SIZES = re.compile(
     r"Dimensions must be equal, but are \d+ and \d+ for '\{\{node \S*compile_loss/.*"
@@ -67,6 +68,9 @@ _ONE_HOT = (
 _INDICES = (
     "The loss takes a value for each output. If these are indices of classes, compile the model "
     "with a SparseCategoricalCrossentropy, or pass `keras.utils.to_categorical(y)`."
+)
+_TOO_MANY_AXES = (
+    "The output has too many axes: before the last layer a Flatten or a pooling layer is missing."
 )
 _BY_VALUE = "The loss compares each value of the output with one of `{}`."
 
@@ -446,6 +450,8 @@ def _misfit(message: str, targets: str, spec: Callable[[], Any]) -> str:
     if found := _RANKS.search(message):
         remedy = _ONE_HOT if "target.ndim - 1" in found[0] else _INDICES
         given, output = found.groups()
+        if len(_SIZE.findall(output)) > len(_SIZE.findall(given)) + 1:
+            remedy = _TOO_MANY_AXES
     elif found := _SAME.search(message):
         given, output = found.groups()
     elif found := _SIZES.search(message):

@@ -280,7 +280,7 @@ class ReadyModel:
         is_plain = self.graphs.has_default(step)
         named = naming_wrong_data(self.model, "x", lambda: batches.spec)
         sized = naming_size(lambda: batches.examples_per_step, self._strategy)
-        with named if is_plain else nullcontext(), sized:
+        with sized, named if is_plain else nullcontext():
             yield
 
     def _builds_in(self, step: str) -> bool:

@@ -360,6 +360,7 @@ def test_of_a_fit_whose_end_is_not_kept_the_model_is_that_of_a_later_one(tmp_pat
     assert second.printed[4:] == untouched.printed[4:]
 
 
+@pytest.mark.long
 def test_a_fit_that_was_finished_before_the_interrupted_one_needs_no_advice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -761,6 +761,10 @@ def test_as_often_as_costs_one_percent() -> None:
     assert backup._interval == 2.0
     backup._held_up, backup._writer.seconds = 0.05, 0.15
     assert backup._interval == pytest.approx(20.0)
+    backup._saves = 1  # the first one took longer than later ones will
+    assert backup._interval == pytest.approx(2.0)
+    backup._held_up = 1.0
+    assert backup._interval == pytest.approx(11.5)
 
 
 @pytest.mark.long

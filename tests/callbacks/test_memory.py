@@ -127,7 +127,7 @@ THEIRS = "0,0.5,0.25\n"
 @pytest.mark.parametrize(
     ("after", "is_said"),
     [
-        ("", False),  # nobody else has been there
+        pytest.param("", False, marks=pytest.mark.long),  # nobody else has been there
         (THEIRS, True),  # another run has appended
         pytest.param("a note of mine\n", True, marks=pytest.mark.long),
         pytest.param('"', True, marks=pytest.mark.long),

@@ -154,6 +154,7 @@ def test_a_folder_that_is_exchanged_for_a_link_at_the_end_loses_nothing(tmp_path
     assert all(not os.listdir(each) for each in tmp_path.glob("aside*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "way", ["term", *(pytest.param(way, marks=pytest.mark.long) for way in ("exit", "limit"))]
 )

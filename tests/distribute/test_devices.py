@@ -128,6 +128,7 @@ def test_a_strategy_of_several_that_has_only_one(tiny: Any, capsys: Any, monkeyp
     kfit.Trainer(tiny.model(), "mirrored")
     assert capsys.readouterr().out == ""
     monkeypatch.setattr("kfit.distribute.mirrored.visible_devices", lambda kind: ["CPU:0"])
+    monkeypatch.setattr("kfit.distribute.factory._mirrored", kfit.distribute.Mirrored)
     kfit.Trainer(tiny.model(), "mirrored")
     told = capsys.readouterr().out
     assert "'mirrored' trains on one device, since this host has no other" in told

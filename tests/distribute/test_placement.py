@@ -17,7 +17,7 @@ import kfit
 from kfit.distribute import placement
 from kfit.internals import variables
 from kfit.model import trainer_of
-from tests.sweeps import only
+from tests.sweeps import only, sweep
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
 Call = Callable[..., Any]
@@ -175,7 +175,7 @@ def predicting(kind: str, x: Any, y: Any) -> list[Any]:
     return [*numbers, part.predict(x, verbose=0), *model.get_weights(), *part.get_weights()]
 
 
-@pytest.mark.parametrize("kind", ["one thread", "several threads", "graph"])
+@pytest.mark.parametrize("kind", sweep(["one thread", "several threads", "graph"], every=3))
 def test_the_data_may_predict_with_a_part_of_the_model(tiny: Any, kind: str) -> None:
     x, y = tiny.data(24)
     x, y = x.astype("float32"), y.astype("int64")

@@ -40,6 +40,7 @@ def made(scope: Any = None) -> Any:
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scope", "target", "trained"),
     [

@@ -151,6 +151,7 @@ def test_alone_each_checkpoint_is_evaluated_once(job: Job) -> None:
         assert line["metrics"] == job.evaluated_by_hand(line["checkpoint"])
 
 
+@pytest.mark.long
 def test_training_is_not_touched_by_evaluations(tiny: Any, tmp_path: Path) -> None:
     weights, histories = [], []
     for name, options in {"alone": {}, "beside": {"evaluator": True}}.items():

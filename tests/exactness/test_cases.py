@@ -27,7 +27,6 @@ DAILY = {
     "sample_weight_and_weighted_metrics",
     "clipnorm",
     "sparse_gradients",
-    "several_inputs",
 }
 """Cases that are trained every day: of each topic one or two that take little time.
 

@@ -87,6 +87,7 @@ class Looks(keras.callbacks.Callback):
         self.seen.append([v.numpy() for v in self.model.optimizer._accumulated_gradients])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("hook", "zeros"),
     sweep(

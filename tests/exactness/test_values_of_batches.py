@@ -141,6 +141,7 @@ SOME, OTHERS = ({name: EXACT[name] for name in list(EXACT)[first::2]} for first 
 """The daily test takes the first half as losses."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "functions", "reduction"),
     sweep(

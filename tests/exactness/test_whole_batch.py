@@ -210,6 +210,7 @@ def test_sequences_and_their_masks(tiny: Any, loss: Any, mask: bool) -> None:
     assert_same(lambda: of_sequences(loss, mask=mask), tiny.strategy(2), x, x)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("eagerly", only([False], [False, True]))
 def test_functions_of_keras_between_the_examples(tiny: Any, eagerly: bool) -> None:
     """kfit knows them by name, also where no graph can be read."""
@@ -240,6 +241,7 @@ class CountsCalls(Root):
         return super().call(y_true, y_pred)
 
 
+@pytest.mark.long
 def test_a_loss_that_changes_a_variable_is_computed_once(tiny: Any) -> None:
     model = keras.Sequential([layers.Input((4,)), layers.Dense(3)])
     model.counting = CountsCalls()
@@ -286,6 +288,7 @@ def of_structures(x: Any, y: Any, p: Any) -> Any:
     return OfBoth()({"a": y, "b": tf.nn.relu(y)}, {"a": p, "b": 2 * p})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "take",
     only(
@@ -323,7 +326,7 @@ WARNED: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", only(["of_other_tensors", "two_views"], WARNED))
+@pytest.mark.parametrize("name", only(["of_other_tensors"], WARNED))
 def test_what_cannot_be_gathered_is_warned_of(tiny: Any, name: str) -> None:
     trainer = kfit.Trainer(of_steps(WARNED[name]), tiny.strategy(2))
     with pytest.warns(UserWarning, match="how many replicas there are"):

@@ -125,7 +125,8 @@ def test_custom_callback(workers: int) -> None:
     assert rates == sorted(set(rates), reverse=True)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=long)])
+@long
+@pytest.mark.parametrize("workers", [1, 2])
 def test_custom_training_loop(workers: int) -> None:
     output = run("custom_training_loop.py", workers=workers)
     (accuracy,) = numbers(r"Test accuracy: ([\d.]+)% of 300;", output)

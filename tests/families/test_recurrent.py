@@ -32,6 +32,7 @@ def classifier(*recurrent: Any) -> keras.Model:
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", sweep([2, 1]))
 def test_masked_sentences_are_classified_as_in_keras(as_in_keras: Any, replicas: int) -> None:
     as_in_keras(lambda: classifier(layers.LSTM(5)), sentences(), classes(21), replicas=[replicas])

@@ -494,6 +494,7 @@ def test_it_goes_on_with_the_same_bits(
         assert all(map(np.array_equal, got, expected)), f"cut at step {cut}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("made", "passes"),
     [(of_python, 2), pytest.param(lambda: anew(of_python()), 1, marks=pytest.mark.long)],
@@ -991,7 +992,7 @@ SHARED = (
 )
 
 
-@pytest.mark.parametrize("made", SHARED)
+@pytest.mark.parametrize("made", only([two_py_datasets, pipeline_and_hook], SHARED))
 def test_what_draws_from_one_generator_goes_on_with_the_same_numbers(
     program: Program, tmp_path: Any, made: Any
 ) -> None:

@@ -160,6 +160,7 @@ class Counts(keras.callbacks.Callback):
             raise OSError("the disk is full")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", only(["iter", "torch"], LIBRARIES), indirect=True)
 def test_training_resumes_within_the_second_epoch(tiny: Any, make: Any, tmp_path: Path) -> None:
     expected, one = of_arrays(epochs=3)
@@ -197,7 +198,7 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("kind", only(["pandas, of several types", "polars"], FRAMES))
+@pytest.mark.parametrize("kind", only(["pandas, of several types"], FRAMES))
 def test_frames_train_like_their_arrays(tiny: Any, kind: str) -> None:
     expected, one = of_arrays(epochs=2, validation_split=0.2)
     (x, y), many = arrays(), model()

@@ -301,6 +301,7 @@ class OfOwnMetrics(Whole):
 PARTLY_CALLED = (OfAuxiliaryHead, OfOwnLoss, OfKeptOutput, OfOwnTrainStep)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "eager"),
     only(

@@ -447,6 +447,7 @@ class Traces(keras.callbacks.Callback):
         self.model.make_predict_function(force=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas", only([1], [1, 2]))
 def test_a_hook_may_have_a_step_traced_anew(tiny: Any, replicas: int) -> None:
     def program(fit: Any, evaluate: Any, predict: Any) -> list[Any]:

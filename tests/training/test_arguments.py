@@ -292,6 +292,25 @@ def test_labels_of_another_form_than_the_loss_takes_are_named(tiny: Any, replica
         trainer.evaluate(X, Y, verbose=0)
 
 
+def test_an_output_with_an_axis_too_many_is_named() -> None:
+    unflattened = keras.Sequential([keras.Input((2, 2)), keras.layers.Dense(3, "softmax")])
+    unflattened.compile("sgd", "sparse_categorical_crossentropy")
+    told = (
+        r"^`y` has the shape \(.*\), which .* of the shape \(.*, 2, 3\)\. .* a Flatten or a pooling"
+    )
+    with pytest.raises(ValueError, match=told):
+        kfit.fit(unflattened, X.reshape(8, 2, 2), Y, strategy="one_device", verbose=0)
+
+
+def test_a_size_of_examples_that_is_that_of_the_batch_is_not_taken_for_it(tiny: Any) -> None:
+    """Of 8 examples each replica gets 4, as many as an example should have values."""
+    trainer = kfit.Trainer(classifier(), tiny.strategy(2))
+    x = np.concatenate([X, X], axis=1)
+    trainer.fit(X, Y, batch_size=8, verbose=0)
+    with pytest.raises(ValueError, match=r"Each example has the shape \(8,\); .* made for \(4,\)"):
+        trainer.fit(x, Y, batch_size=8, verbose=0)
+
+
 @pytest.mark.parametrize("loss", only(["mse"], ["mse", "huber", "binary_crossentropy"]))
 def test_labels_of_another_size_than_the_output_are_named(loss: str) -> None:
     trainer = kfit.Trainer(classifier(), "one_device")

@@ -470,7 +470,8 @@ def test_a_function_of_tensorflow_keeps_no_trace_of_the_building(tiny: Any) -> N
     assert tiny.distance(before, model) > 0
 
 
-@pytest.mark.parametrize("replicas", only([2], [1, 2]))
+@pytest.mark.long
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_a_model_that_its_step_builds_resumes(tmp_path: Path, tiny: Any, replicas: int) -> None:
     x = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
 
