@@ -311,7 +311,7 @@ def test_sigterm_reaches_the_workers(script: Path) -> None:
 
 
 REJOINS = """
-import os, socket, sys, time
+import os, socket, sys, threading, time
 from kfit.cluster.cluster import split_address
 from kfit.cluster.resolvers import current_cluster
 from kfit.cluster.rendezvous import rendezvous
@@ -323,16 +323,32 @@ rendezvous(cluster)
 # What TensorFlow does: a server at the own address, and a connection that breaks with the peer.
 server = socket.create_server(split_address(cluster.address))
 ((_, peer),) = cluster.peers
-deadline = time.monotonic() + 60
-while True:
+served, kept = threading.Event(), []
+
+def serve():
+    while True:
+        kept.append(server.accept()[0])
+        kept[-1].settimeout(5)
+        try:
+            if kept[-1].recv(5) == b"hello":
+                kept[-1].sendall(b"hello")
+                served.set()
+        except OSError:
+            pass
+
+threading.Thread(target=serve, daemon=True).start()
+deadline = time.monotonic() + 30
+while True:  # the first calls may come to the socket of the rendezvous, which is closed just now
     try:
-        connection = socket.create_connection(split_address(peer))
-        break
-    except ConnectionRefusedError:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-server.settimeout(60)
-accepted, _ = server.accept()  # the peer may call late: nobody ends before both are connected
+        connection = socket.create_connection(split_address(peer), timeout=5)
+        connection.sendall(b"hello")
+        if connection.recv(5) == b"hello":
+            break
+    except OSError:
+        pass
+    assert time.monotonic() < deadline
+    time.sleep(0.05)
+connection.settimeout(None)
 for step in range(1, 6):
     heartbeat.beat(step)
     time.sleep(0.02)
@@ -342,6 +358,7 @@ if generation == 0:
     connection.recv(1)
     time.sleep(1)  # its server still answers while the peer is back already
     sys.exit("the peer has gone")
+assert served.wait(30)
 print("done")
 """
 
@@ -362,7 +379,7 @@ def test_tasks_of_several_hosts_rejoin(script: Path) -> None:
         )
         running.append(process)
     try:
-        ended = [process.communicate(timeout=2 * SOON) for process in running]
+        ended = [process.communicate(timeout=6 * SOON) for process in running]
     finally:
         for process in running:
             process.kill()
