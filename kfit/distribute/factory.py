@@ -7,7 +7,7 @@ An adapter is kfit's wrapper of a `tf.distribute.Strategy`. All adapters are sub
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -29,8 +29,22 @@ from kfit.distribute.tpu import TPU
 from kfit.internals.strategies import partitions_by_spmd
 from kfit.lazy import closest_name
 
-_BY_NAME: dict[str, type[Strategy]] = {
-    cls.name: cls for cls in (OneDevice, Mirrored, MultiWorker, ParameterServer, TPU)
+
+@lru_cache(maxsize=1)
+def _mirrored() -> Mirrored:
+    """Returns the strategy of all models that ask for it by name, or have it chosen for them.
+
+    Models that share layers can be used in several threads only if they have one strategy.
+    """
+    return Mirrored()
+
+
+_BY_NAME: dict[str, Callable[[], Strategy]] = {
+    OneDevice.name: OneDevice,
+    Mirrored.name: _mirrored,
+    MultiWorker.name: MultiWorker,
+    ParameterServer.name: ParameterServer,
+    TPU.name: TPU,
 }
 _BY_DEVICE = {
     "cpu": OneDevice.name,
@@ -97,7 +111,7 @@ def as_strategy(
         return strategy
     if isinstance(strategy, str) and strategy in _BY_NAME:
         current_cluster()  # raises if TF_CONFIG is wrong, also for adapters that do not read it
-        return _mirrored() if strategy == Mirrored.name else _BY_NAME[strategy]()
+        return _BY_NAME[strategy]()
     check_strategy(strategy)
     return _wrap(strategy)
 
@@ -225,15 +239,6 @@ def _choose(model: Any) -> tuple[Strategy, str]:
         return _mirrored(), f"`kfit run --cpus {os.environ[CPUS]}` has split the CPU"
     device = "one GPU" if gpus else "no GPU"
     return OneDevice(), f"this host has {device} and no cluster is described"
-
-
-@lru_cache(maxsize=1)
-def _mirrored() -> Mirrored:
-    """Returns the strategy of all models that ask for it by name, or have it chosen for them.
-
-    Models that share layers can be used in several threads only if they have one strategy.
-    """
-    return Mirrored()
 
 
 def _is_of_cluster(strategy: tf.distribute.Strategy) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
-from kfit.distribute import Mirrored, MultiWorker, OneDevice
+from kfit.distribute import Mirrored, MultiWorker, OneDevice, factory
 from kfit.distribute.devices import resolve_device
 
 GPUS = ["GPU:0", "GPU:1", "GPU:11"]
@@ -128,7 +128,7 @@ def test_a_strategy_of_several_that_has_only_one(tiny: Any, capsys: Any, monkeyp
     kfit.Trainer(tiny.model(), "mirrored")
     assert capsys.readouterr().out == ""
     monkeypatch.setattr("kfit.distribute.mirrored.visible_devices", lambda kind: ["CPU:0"])
-    monkeypatch.setattr("kfit.distribute.factory._mirrored", kfit.distribute.Mirrored)
+    monkeypatch.setitem(factory._BY_NAME, "mirrored", kfit.distribute.Mirrored)  # a new one
     kfit.Trainer(tiny.model(), "mirrored")
     told = capsys.readouterr().out
     assert "'mirrored' trains on one device, since this host has no other" in told
