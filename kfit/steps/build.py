@@ -118,7 +118,6 @@ def build(
     elif lacks or not is_built(model):
         with (
             restored_afterwards(),
-            as_if_thawed(),
             patched(points.AVERAGE_LOSS, of_replica_batch),
             patched(points.REGULARIZATION_LOSS, unscaled_sum),
         ):
@@ -220,7 +219,6 @@ def build_by_step(
     with ExitStack() as stack:
         stack.enter_context(restored_afterwards())
         stack.enter_context(functions_of_step())
-        stack.enter_context(as_if_thawed())
         for point in (points.APPLY, points.APPLY_WITH_SCALE, *points.APPLY_OF_SEVERAL):
             stack.enter_context(patched(point, _left_out))
         if runs_eagerly(model):  # it may read values, of which Keras warns here
