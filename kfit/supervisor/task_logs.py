@@ -42,6 +42,9 @@ class TaskLogs:
             UTC), `task`, `stream` ("stdout", "stderr" or "kfit"), `attempt` and `text`.
         largest: The size in bytes at which a file is renamed.
 
+    Attributes:
+        folder: The absolute path of the folder.
+
     Raises:
         CommandError: If the folder cannot be made or written to.
     """
@@ -49,17 +52,17 @@ class TaskLogs:
     def __init__(
         self, folder: str, log_format: LogFormat = "text", largest: int = LARGEST_FILE
     ) -> None:
-        self._folder = os.path.abspath(folder)
+        self.folder = os.path.abspath(folder)
         self._format = log_format
         self._largest = largest
         try:
-            os.makedirs(self._folder, exist_ok=True)
+            os.makedirs(self.folder, exist_ok=True)
         except OSError as error:
             raise CommandError(
                 f"`--log-dir` is {folder!r}, which cannot be made: {error.strerror}; give a folder "
                 "in which files can be written"
             ) from None
-        if not os.access(self._folder, os.W_OK | os.X_OK):
+        if not os.access(self.folder, os.W_OK | os.X_OK):
             raise CommandError(
                 f"`--log-dir` is {folder!r}, which cannot be written to; give another folder"
             )
@@ -85,13 +88,13 @@ class TaskLogs:
         for path in (first, *(f"{first}.{number}" for number in range(1, OLD_FILES + 1))):
             if os.path.lexists(path) and not _is_log(path):
                 raise CommandError(
-                    f"`--log-dir` is {self._folder!r}, whose file {os.path.basename(path)!r} kfit "
+                    f"`--log-dir` is {self.folder!r}, whose file {os.path.basename(path)!r} kfit "
                     "did not write; move it away, or give another folder"
                 )
 
     def _path(self, name: str) -> str:
         suffix = "jsonl" if self._format == "json" else "log"
-        return os.path.join(self._folder, f"{name.replace(' ', '-')}.{suffix}")
+        return os.path.join(self.folder, f"{name.replace(' ', '-')}.{suffix}")
 
 
 class TaskLog:
