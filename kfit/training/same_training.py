@@ -107,15 +107,16 @@ def refuse_another(
     raise SnapshotMismatchError(
         f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
         + "\n  ".join(map(printable, dict.fromkeys(lines)))
-        + f"\nGive `fit` what it was saved with{seed}, or `BackupAndRestore` another directory, or "
-        + "delete this one to train anew. To restore some `parts` of it only, pass any of "
-        + f"{list(PARTS)}."
+        + "\nTo continue the training of the snapshot, give `fit` what it was saved with"
+        + f"{seed}"
         + (
-            f" If the change is meant, pass `allow_changes={change}`."
+            f"; if the change is meant, pass `allow_changes={change}`."
             if not impossible
-            else " No `allow_changes` can accept weights, or variables of an optimizer, of other "
-            "names or shapes."
+            else ". No `allow_changes` can accept this change: the snapshot's weights, or its "
+            "variables of the optimizer, do not fit this model."
         )
+        + " To train anew, delete the directory, or give `BackupAndRestore` another one. To take "
+        + f"only some of the snapshot's state, pass `parts`, any of {list(PARTS)}."
     )
 
 
