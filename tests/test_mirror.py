@@ -89,7 +89,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/report/lost_steps.py": "report/test_account.py: KFIT_GENERATION",
     "kfit/report/one_batch.py": "report/test_step_parts.py",
     "kfit/report/report.py": "report/test_account.py: to_json",
-    "kfit/report/text.py": "report/test_account.py: the rest",
+    "kfit/report/text.py": "report/test_account.py: goodput",
     "kfit/steps/input_times.py": "report/test_account.py: examples",
     "kfit/steps/async_execution.py": "distribute/test_parameter_server.py: jit_compile",
     "kfit/steps/execution.py": "callbacks/test_backup_and_restore.py",

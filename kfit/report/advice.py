@@ -41,8 +41,9 @@ def _on_input(report: Figures) -> str:
     return (
         f"Training waits for data {100 * share:.0f} % {_OF}: prepare it ahead and in "
         "parallel. For a tf.data.Dataset use `.map(..., num_parallel_calls=tf.data.AUTOTUNE)`, "
-        "`.cache()` if it fits into memory, and `.prefetch(tf.data.AUTOTUNE)`; for a PyDataset "
-        "pass `workers`; replace a Python generator by one of these."
+        "`.cache()` if it fits into memory, and `.prefetch(tf.data.AUTOTUNE)`; give a PyDataset as "
+        "many `workers` as there are cores, and `use_multiprocessing=True` if its code is Python's "
+        "own; replace a Python generator by one of these."
     )
 
 

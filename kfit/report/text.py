@@ -49,7 +49,7 @@ def line(report: Figures) -> str:
     }
     shares = sorted(named.items(), key=lambda item: -item[1])
     percents = [(name, round(100 * share)) for name, share in shares]
-    percents.append(("the rest", max(0, 100 - sum(percent for _, percent in percents))))
+    percents.append(("other", max(0, 100 - sum(percent for _, percent in percents))))
     return f"{begin}: " + ", ".join(f"{name} {percent} %" for name, percent in percents)
 
 
@@ -79,7 +79,7 @@ def parts(report: Figures) -> list[Part]:
         rows.append(Row("restarts", f"{counts}, {lost} steps done again"))
     if report.snapshots:
         size = f"{_count(report.snapshots, 'snapshot')} of {_bytes(report.snapshot_bytes)} in all"
-        wait = f"training waited {_seconds(report.snapshot_wait)}"
+        wait = f"training waited {_seconds(report.snapshot_wait)} for them"
         written = f"written in {_seconds(report.snapshot_seconds)}"
         rows.append(Row("saved", f"{size}, {written}; {wait}"))
     found = [Part(f"fit: {steps}, {replicas}, {tasks}", rows)]
