@@ -423,6 +423,11 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
         may_be_shape = is_by_keras or is_by_tensorflow
         refusal = _refusal(model, spec()) if may_be_shape else ""
         if not refusal:
+            # A graph for open shapes, of an earlier `fit`, names an operation of the loss, or none.
+            is_of_loss = is_by_tensorflow or _NO_RANK.search(message_of(error))
+            of_loss = _refusal_of_loss(model, spec()) if is_of_loss else ""
+            if misfit := _misfit(of_loss, targets, spec):
+                raise ValueError(misfit) from None
             raise
         shapes = _shapes(model, spec())
         told = ""
@@ -453,7 +458,7 @@ def _misfit(message: str, targets: str, spec: Callable[[], Any]) -> str:
     elif found := _SAME.search(message):
         given, output = found.groups()
     elif found := _SIZES.search(message):
-        given, output = (shape.replace(",", ", ") for shape in found.groups())
+        given, output = (s.replace(",", ", ").replace("?", "None") for s in found.groups())
         _, y, _ = keras.utils.unpack_x_y_sample_weight(spec())
         if not isinstance(y, keras.KerasTensor):
             return ""
@@ -462,8 +467,8 @@ def _misfit(message: str, targets: str, spec: Callable[[], Any]) -> str:
     else:
         return ""
     return (
-        f"`{targets}` has the shape ({given}), which does not fit the loss and the model's output "
-        f"of the shape ({output}). {remedy}"
+        f"`{targets}` has the shape ({given}) in a batch, which does not fit the loss and the "
+        f"model's output of the shape ({output}). {remedy}"
     )
 
 
@@ -494,6 +499,22 @@ def _refusal(model: keras.Model, spec: Any) -> str:
     except ValueError as reason:
         return summary_of(reason).partition(": ")[2]
     except Exception:  # such a model cannot be called without data, which says nothing
+        return ""
+    return ""
+
+
+def _refusal_of_loss(model: keras.Model, spec: Any) -> str:
+    """Returns the error of the loss of `compile` for a batch; empty if it has none."""
+
+    def loss(x: Any, y: Any, sample_weight: Any) -> Any:
+        x, y, sample_weight = keras.tree.map_structure(_placeholder, (x, y, sample_weight))
+        return compute_loss(model)(x, y, model(x, training=False), sample_weight, training=False)
+
+    try:
+        infer_output(loss, *keras.utils.unpack_x_y_sample_weight(spec))
+    except ValueError as reason:
+        return message_of(reason)
+    except Exception:  # as for `_refusal`
         return ""
     return ""
 

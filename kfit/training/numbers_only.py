@@ -56,9 +56,10 @@ def require_numbers(model: keras.Model, spec: Any, step: str) -> None:
         return
     loss = given_to_compile(model).loss
     if not overrides(model, "compute_loss") and (isinstance(loss, str) or callable(loss)):
+        called = getattr(loss, "name", getattr(loss, "__name__", loss))
         for leaf in filter(_holds_strings, keras.tree.flatten(y)):
             raise ValueError(
-                f"`y` holds strings, but the loss {loss!r} compares numbers with the model's "
+                f"`y` holds strings, but the loss {called!r} compares numbers with the model's "
                 f"outputs. Received: dtype string, shape {leaf.shape}. Number the classes, such as "
                 "by `classes, y = np.unique(y, return_inverse=True)`."
             )
