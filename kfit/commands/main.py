@@ -454,6 +454,8 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"kfit: {_what_starts(cluster, workers or 1, ps or 0, arguments)}", file=sys.stderr)
     elif is_terminal(sys.stderr):
         print(f"kfit: starting {name_of_program(words)}", file=sys.stderr)
+    if logs is not None:
+        print(f"kfit: the whole output of each task goes to {logs.folder}", file=sys.stderr)
     supervisor = Supervisor(
         LocalBackend(plan, prefix=prefix, logs=logs),
         grace=grace,
@@ -465,8 +467,6 @@ def _run(arguments: argparse.Namespace) -> int:
     # After restarts the supervisor says itself that all has ended well.
     if code == 0 and cluster is not None and not (cluster.is_chief or supervisor.failures):
         print(f"kfit: {cluster.task} has ended well", file=sys.stderr)
-    if logs is not None:
-        print(f"kfit: the whole output of each task is in {logs.folder}", file=sys.stderr)
     return code
 
 

@@ -253,8 +253,8 @@ def test_a_single_program_is_called_by_its_name(script: Path, tmp_path: Path) ->
     done = kfit("run", "--log-dir", str(tmp_path / "logs"), str(script))
     assert done.returncode == 9
     assert done.stderr == (
+        f"kfit: the whole output of each task goes to {tmp_path / 'logs'}\n"
         f"kfit: error: {script.name} ended with exit code 9\n"
-        f"kfit: the whole output of each task is in {tmp_path / 'logs'}\n"
     )
     assert [log.name for log in (tmp_path / "logs").iterdir()] == [f"{script.name}.log"]
     done = kfit("run", "-m", script.stem, cwd=script.parent)

@@ -119,12 +119,13 @@ def test_one_live_bar_of_the_cluster_and_ctrl_c(script: Path, tmp_path: Path) ->
     assert len(moving) > 3
     assert any("examples/s" in line for line in moving)
     assert seen.lines[0] == "kfit: starting 2 workers on this host"
+    assert seen.lines[1].startswith("kfit: the whole output of each task goes to /")
     assert not any("Traceback" in line for line in seen.lines)
     ends = (
         r"kfit: stopped by SIGINT after step (\d+); saved in backup; the same command resumes there"
     )
-    assert any(re.fullmatch(ends, line) for line in seen.lines), seen.lines
-    assert seen.lines[-2].startswith("kfit: the whole output of each task is in /"), seen.lines
+    found = re.fullmatch(ends, seen.lines[-1])
+    assert found, seen.lines
     assert '"stream": "stdout"' in (logs / "worker-0.jsonl").read_text()
     assert "cudart_stub" in (logs / "worker-1.jsonl").read_text()
 
