@@ -233,12 +233,12 @@ def require_targets(model: keras.Model, spec: Any) -> None:
         return
     if keras.utils.unpack_x_y_sample_weight(spec)[1] is None:
         raise ValueError(
-            f"`y` is missing: the model was compiled with loss={_name_of(loss)}, which compares "
-            "with targets. Pass `y` with arrays; data sets and generators yield (x, y)."
+            f"`y` is missing: the model was compiled with loss={name_of_loss(loss)}, which "
+            "compares with targets. Pass `y` with arrays; data sets and generators yield (x, y)."
         )
 
 
-def _name_of(loss: Any) -> str:
+def name_of_loss(loss: Any) -> str:
     """Returns how a user knows a loss that was given to `compile`."""
     if isinstance(loss, str):
         return repr(loss)

@@ -15,6 +15,7 @@ import keras
 from kfit.exactness.own_code import is_of_keras, overrides
 from kfit.heartbeat.summaries import message_of
 from kfit.internals.models import KerasFunctional, given_to_compile
+from kfit.training.arguments import name_of_loss
 
 _REFUSED = "dtype='string' is not a valid dtype"
 """What Keras says of a layer that computes with the dtype of its input."""
@@ -56,12 +57,11 @@ def require_numbers(model: keras.Model, spec: Any, step: str) -> None:
         return
     loss = given_to_compile(model).loss
     if not overrides(model, "compute_loss") and (isinstance(loss, str) or callable(loss)):
-        called = getattr(loss, "name", getattr(loss, "__name__", loss))
         for leaf in filter(_holds_strings, keras.tree.flatten(y)):
             raise ValueError(
-                f"`y` holds strings, but the loss {called!r} compares numbers with the model's "
-                f"outputs. Received: dtype string, shape {leaf.shape}. Number the classes, such as "
-                "by `classes, y = np.unique(y, return_inverse=True)`."
+                f"`y` holds strings, but the loss {name_of_loss(loss)} compares numbers with the "
+                f"model's outputs. Received: dtype string, shape {leaf.shape}. Number the classes, "
+                "such as by `classes, y = np.unique(y, return_inverse=True)`."
             )
     for leaf in filter(_holds_strings, keras.tree.flatten(sample_weight)):
         raise ValueError(

@@ -107,8 +107,7 @@ def refuse_another(
     raise SnapshotMismatchError(
         f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
         + "\n  ".join(map(printable, dict.fromkeys(lines)))
-        + "\nTo continue the training of the snapshot, give `fit` what it was saved with"
-        + f"{seed}"
+        + f"\nTo continue the training of the snapshot, give `fit` what it was saved with{seed}"
         + (
             f"; if the change is meant, pass `allow_changes={change}`."
             if not impossible

@@ -1,5 +1,6 @@
 """Strings where numbers are needed: the error names the argument, before the first step."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,6 +41,19 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "test_on_batch": (X, lambda t: t.test_on_batch(WORDS, LABELS)),
     "predict_on_batch": (X, lambda t: t.predict_on_batch(WORDS)),
 }
+
+
+def test_a_loss_is_named_as_the_user_knows_it() -> None:
+    cases = {
+        "'mse'": "mse",
+        "MeanSquaredError": keras.losses.MeanSquaredError(),
+        "partial": functools.partial(keras.losses.huber, delta=2.0),
+    }
+    for name, loss in cases.items():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", loss)
+        with pytest.raises(ValueError, match=rf"^`y` holds strings, but the loss {name} compares"):
+            kfit.fit(model, NUMBERS, CLASSES, strategy="one_device", verbose=0)
 
 
 def pipeline(x: Any, y: Any) -> tf.data.Dataset:
