@@ -425,8 +425,8 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
         if not refusal:
             # A graph for open shapes, of an earlier `fit`, names an operation of the loss, or none.
             is_of_loss = is_by_tensorflow or _NO_RANK.search(message_of(error))
-            of_loss = _refusal_of_loss(model, spec()) if is_of_loss else ""
-            if misfit := _misfit(of_loss, targets, spec):
+            of_loss = _refusal_of_loss(model, spec()) if is_of_loss else None
+            if of_loss and (misfit := _misfit(message_of(of_loss), targets, spec)):
                 raise ValueError(misfit) from None
             raise
         shapes = _shapes(model, spec())
@@ -494,29 +494,25 @@ def _shapes(model: keras.Model, spec: Any) -> tuple[Shape, Shape] | None:
 def _refusal(model: keras.Model, spec: Any) -> str:
     """Returns why a model cannot take a batch; empty if it can, or if this cannot be found."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    reason = _error_of(model, x)
+    return summary_of(reason).partition(": ")[2] if reason else ""
+
+
+def _refusal_of_loss(model: keras.Model, spec: Any) -> ValueError | None:
+    """Returns the error of the loss of `compile` for a batch; None as for `_error_of`."""
+    call = partial(_call, model, [compiled_loss(model)], "train_step")
+    return _error_of(call, *keras.utils.unpack_x_y_sample_weight(spec))
+
+
+def _error_of(call: Callable[..., Any], *parts: Any) -> ValueError | None:
+    """Returns the error of a call on shapes; None if there is none, or if this cannot be found."""
     try:
-        infer_output(model, x, training=False)
+        infer_output(call, *parts, training=False)
     except ValueError as reason:
-        return summary_of(reason).partition(": ")[2]
+        return reason
     except Exception:  # such a model cannot be called without data, which says nothing
-        return ""
-    return ""
-
-
-def _refusal_of_loss(model: keras.Model, spec: Any) -> str:
-    """Returns the error of the loss of `compile` for a batch; empty if it has none."""
-
-    def loss(x: Any, y: Any, sample_weight: Any) -> Any:
-        x, y, sample_weight = keras.tree.map_structure(_placeholder, (x, y, sample_weight))
-        return compute_loss(model)(x, y, model(x, training=False), sample_weight, training=False)
-
-    try:
-        infer_output(loss, *keras.utils.unpack_x_y_sample_weight(spec))
-    except ValueError as reason:
-        return message_of(reason)
-    except Exception:  # as for `_refusal`
-        return ""
-    return ""
+        return None
+    return None
 
 
 def is_built(model: keras.Model) -> bool:
