@@ -410,7 +410,7 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
         if _PARTS in message_of(error):
             check_parts(f"a batch of `{argument}`", spec())
         targets = "y" if argument == "x" else argument
-        if misfit := _misfit(message_of(error), targets, spec):
+        if misfit := _misfit(model, message_of(error), targets, spec):
             raise ValueError(misfit) from None  # it says the same
         # Keras' layers refuse shapes in these words; other ValueErrors may be those of a hook.
         is_by_tensorflow = isinstance(error, tf.errors.InvalidArgumentError)
@@ -426,7 +426,7 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
             # A graph for open shapes, of an earlier `fit`, names an operation of the loss, or none.
             is_of_loss = is_by_tensorflow or _NO_RANK.search(message_of(error))
             of_loss = _refusal_of_loss(model, spec()) if is_of_loss else None
-            if of_loss and (misfit := _misfit(message_of(of_loss), targets, spec)):
+            if of_loss and (misfit := _misfit(model, message_of(of_loss), targets, spec)):
                 raise ValueError(misfit) from None
             raise
         shapes = _shapes(model, spec())
@@ -441,10 +441,11 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
         ) from error
 
 
-def _misfit(message: str, targets: str, spec: Callable[[], Any]) -> str:
+def _misfit(model: keras.Model, message: str, targets: str, spec: Callable[[], Any]) -> str:
     """Returns in words that targets have another shape than a loss takes; else an empty text.
 
     Args:
+        model: The model.
         message: The message of the error that the loss has led to.
         targets: The name of the argument that holds the targets, such as "y".
         spec: As for `naming_wrong_data`.
@@ -458,18 +459,43 @@ def _misfit(message: str, targets: str, spec: Callable[[], Any]) -> str:
     elif found := _SAME.search(message):
         given, output = found.groups()
     elif found := _SIZES.search(message):
-        given, output = (s.replace(",", ", ").replace("?", "None") for s in found.groups())
-        _, y, _ = keras.utils.unpack_x_y_sample_weight(spec())
-        if not isinstance(y, keras.KerasTensor):
+        pair = _targets_and_output(model, spec(), *map(_as_shape, found.groups()))
+        if pair is None:
             return ""
-        if given.rpartition(", ")[2] != str(y.shape[-1]):  # the loss has subtracted the targets
-            given, output = output, given
+        given, output = (str(shape)[1:-1] for shape in pair)
     else:
         return ""
     return (
         f"`{targets}` has the shape ({given}) in a batch, which does not fit the loss and the "
         f"model's output of the shape ({output}). {remedy}"
     )
+
+
+def _as_shape(text: str) -> Shape:
+    return tuple(None if size == "?" else int(size) for size in text.split(","))
+
+
+def _targets_and_output(
+    model: keras.Model, spec: Any, one: Shape, other: Shape
+) -> tuple[Shape, Shape] | None:
+    """Returns two shapes in the order of targets and output; None if they are those of others.
+
+    Any operation of a loss of the user's own may take two shapes that do not fit.
+    """
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    try:
+        output = infer_output(model, x, training=False)
+    except Exception:  # as for `_error_of`
+        return None
+    if not isinstance(y, keras.KerasTensor) or not isinstance(output, keras.KerasTensor):
+        return None
+    if not _differ(one, other):
+        return None
+    for pair in ((one, other), (other, one)):  # a loss may subtract either one
+        found = zip(pair, (y.shape, output.shape), strict=True)
+        if not any(_differ(shape[1:], own[1:]) for shape, own in found):
+            return pair
+    return None
 
 
 def _differ(one: Shape, other: Shape) -> bool:

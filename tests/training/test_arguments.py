@@ -344,6 +344,36 @@ def test_wrong_labels_of_a_second_fit_are_named(loss: str, shape: tuple[int, ...
         trainer.fit(X, np.zeros(shape), verbose=0)
 
 
+@pytest.mark.parametrize("fits", [1, 2])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda y, p: tf.matmul(y, p),
+        lambda y, p: tf.matmul(p, tf.ones((7, 1))),
+        lambda y, p: p + tf.ones((7,)),
+    ],
+    ids=["matmul", "matmul_of_a_constant", "sum"],
+)
+def test_an_error_of_a_loss_of_ones_own_is_not_said_to_be_one_of_the_labels(
+    wrong: Callable[[Any, Any], Any], fits: int
+) -> None:
+    is_wrong = [False]
+
+    def loss(y: Any, p: Any) -> Any:
+        return tf.reduce_mean(wrong(y, p) if is_wrong[0] else p - y)
+
+    trainer = kfit.Trainer(classifier(), "one_device")
+    trainer.compile("sgd", loss)
+    one_hot = keras.utils.to_categorical(Y, 3)
+    if fits == 2:
+        trainer.fit(X, one_hot, verbose=0)
+    is_wrong[0] = True
+    trainer.compile("sgd", loss)
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)) as raised:
+        trainer.fit(X, one_hot, verbose=0)
+    assert "`y` has the shape" not in str(raised.value)
+
+
 def test_a_tuple_of_too_many_parts_is_told_by_its_shapes() -> None:
     trainer = kfit.Trainer(classifier(), "one_device")
     arrays = r"an array of shape \({0}, 4\), an array of shape \({0},\), "
