@@ -457,7 +457,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if logs is not None:
         print(f"kfit: the whole output of each task goes to {logs.folder}", file=sys.stderr)
     supervisor = Supervisor(
-        LocalBackend(plan, prefix=prefix, logs=logs),
+        LocalBackend(plan, prefix=prefix, logs=logs, tell_processes=prefix),
         grace=grace,
         max_restarts=max_restarts,
         hang_timeout=hang_timeout,

@@ -84,6 +84,7 @@ class LocalBackend(Backend):
         sample_interval: Seconds between two looks of a task at its own state, such as its use of
             CPUs.
         logs: The folder in which the output of each task is logged; None for no logs.
+        tell_processes: Whether to print the process id of each task at the start of each attempt.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class LocalBackend(Backend):
         folder: str | None = None,
         sample_interval: float = SAMPLE_INTERVAL,
         logs: TaskLogs | None = None,
+        tell_processes: bool = False,
     ) -> None:
         self._plan = plan
+        self._tell_processes = tell_processes
         self._logs = logs
         self._sample_interval = sample_interval
         self._prefix = prefix
@@ -153,6 +156,9 @@ class LocalBackend(Backend):
                 except BaseException:
                     heartbeats.close()
                     raise
+                if self._tell_processes and (processes := generation.processes):
+                    named = [f"{name} is process {pid}" for name, pid in processes.items()]
+                    output.say(", ".join(named))
                 return generation
 
             yield start

@@ -160,6 +160,16 @@ class Generation:
         return list(self._processes)
 
     @property
+    def processes(self) -> dict[str, int]:
+        """The process id of each task that was started, except those under another supervisor.
+
+        A task that the others can do without (`TaskCommand.dispensable`) has a supervisor of its
+        own (see `kfit.supervisor.sidecar`), whose process is not that of the task.
+        """
+        apart = self.dispensable
+        return {name: each.pid for name, each in self._processes.items() if name not in apart}
+
+    @property
     def dispensable(self) -> list[str]:
         """The names of the tasks without which the others can continue, such as an evaluator."""
         return [command.name for command in self._commands if command.dispensable]

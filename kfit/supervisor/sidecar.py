@@ -20,6 +20,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kfit.supervisor.backend import LocalBackend
 from kfit.supervisor.process_group import TaskCommand, own_program
 from kfit.supervisor.supervisor import DEFAULT_GRACE, HangTimeout, Supervisor
 
@@ -72,11 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     environ = {**os.environ, "KFIT_BESIDE": outer}
     task = TaskCommand(arguments.name, tuple(arguments.argv), environ)
     return Supervisor(
-        lambda: [task],
+        # The outer supervisor prints the name before the lines, and that the run was stopped.
+        LocalBackend(lambda: [task], prefix=False, tell_processes=True),
         grace=arguments.grace,
         max_restarts=arguments.max_restarts,
         hang_timeout=words[limit] if limit in words else float(limit),
-        # The outer supervisor prints the name before the lines, and that the run was stopped.
         prefix=False,
         announce_stop=False,
     ).run()

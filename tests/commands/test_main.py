@@ -209,6 +209,15 @@ def test_workers(script: Path, options: Sequence[str]) -> None:
     ]
 
 
+def test_the_processes_of_the_workers_are_told_so_that_one_can_be_killed(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os; print(os.getpid())")
+    done = kfit("run", "--workers", "2", "--no-join", str(script))
+    pids = dict(re.findall(r"\[(worker \d)\] (\d+)", done.stdout))
+    told = ", ".join(f"{task} is process {pids[task]}" for task in ("worker 0", "worker 1"))
+    assert done.stderr.splitlines() == ["kfit: starting 2 workers on this host", f"kfit: {told}"]
+
+
 def test_module(script: Path) -> None:
     done = kfit(
         "run", "--workers", "2", "--no-join", "-m", "train", "--lr", "0.1", cwd=script.parent

@@ -21,7 +21,7 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.M | re.S)
-PROGRAMS = "kfit|kubectl|pip|pkill|pytest|python|sbatch|srun|tensorboard"
+PROGRAMS = "kfit|kill|kubectl|pip|pytest|python|sbatch|srun|tensorboard"
 COMMAND = re.compile(rf"((?:[A-Z_]+=\S* )*(?:{PROGRAMS}) .*)")
 
 

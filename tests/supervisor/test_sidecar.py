@@ -1,5 +1,6 @@
 """An evaluator beside workers, under a supervisor of its own: real processes without TensorFlow."""
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -65,7 +66,15 @@ def test_an_evaluator_is_started_again_alone(run) -> None:
         ["[evaluator 0] evaluator 1", "[worker 0] worker 0", "[worker 1] worker 0"],
     )
     assert err[0] == "kfit: starting 2 workers and an evaluator on this host"
-    assert err[1].startswith(
+    # The workers' processes are told beside what the evaluator's own supervisor prints.
+    (workers,) = [line for line in err if line.startswith("kfit: worker")]
+    assert re.fullmatch(r"kfit: worker 0 is process \d+, worker 1 is process \d+", workers)
+    first, killed, second = [line for line in err[1:] if line != workers][:3]
+    told = re.compile(r"\[evaluator 0\] kfit: evaluator 0 is process \d+").fullmatch
+    assert told(first)
+    assert told(second)
+    assert first != second
+    assert killed.startswith(
         "[evaluator 0] kfit: evaluator 0 was killed by SIGKILL; attempt 2 starts in"
     )
 
