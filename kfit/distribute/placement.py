@@ -15,26 +15,26 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.departed import Departed
 from kfit.distribute.first_copies import FirstCopies, followed_by, may_be_one
+from kfit.distribute.global_seed import GlobalSeed
+from kfit.distribute.new_variables import initialize, require_addable
 from kfit.distribute.owned import Owned, owned_by, owned_variables
 from kfit.distribute.placed_optimizers import (
     in_scope_of_optimizer,
     rekeyed,
     to_variables_of_its_strategy,
 )
-from kfit.distribute.python_random import seed_generator_apart, seed_of_keras
 from kfit.distribute.same_model import require_same_variables
 from kfit.distribute.scopes import check_scope, forget_scope, value_in_other_scope
 from kfit.distribute.strategy import Strategy
@@ -46,14 +46,9 @@ from kfit.internals.keras_functions import functions_forgotten
 from kfit.internals.layers import all_layers
 from kfit.internals.optimizers import strategy_of
 from kfit.internals.patching import patched
-from kfit.internals.randomness import (
-    existing_seed_generator,
-    global_seed_generator,
-    set_seed_generator,
-)
+from kfit.internals.randomness import global_seed_generator
 from kfit.internals.variables import (
     give_total_to_first_copy,
-    make_tf_variable,
     set_copy_of,
     set_tf_variable,
     take_as_number,
@@ -110,7 +105,7 @@ class Placement:
         strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
 
     Attributes:
-        generator: Keras' global seed generator of the latest call, whose state is on the devices.
+        global_seed: Keras' global seed generators, whose states are on the devices during calls.
     """
 
     def __init__(self, model: keras.Model, strategy: Strategy) -> None:
@@ -118,9 +113,7 @@ class Placement:
         self._strategy = strategy
         self._pairs: dict[int, _Pair] = {}
         self._departed = Departed(strategy.num_workers)
-        self._seeds: list[keras.Variable] = []
-        self.generator: keras.random.SeedGenerator | None = None
-        self._unused_generator: keras.random.SeedGenerator | None = None
+        self.global_seed = GlobalSeed(self._is_placed)
         self._users = 0
         self._guests = 0
         self._shared: dict[int, keras.Variable] = {}
@@ -152,7 +145,7 @@ class Placement:
         """
         if not self._strategy.places_variables:
             check_scope(self._strategy)
-            with self._global_seed(), self._borrowed(trains), self._on_devices():
+            with self._borrowed(trains), self._on_devices():
                 yield
             return
         with ExitStack() as leaving:
@@ -164,14 +157,14 @@ class Placement:
                     self.place_new()
                 else:
                     self._enter(trains)
-            with self._same_global_seed():
+            with nullcontext() if self.is_in_this_thread else self.global_seed.shared():
                 yield
 
     def _enter(self, trains: bool) -> None:
         """Moves the variables to the devices, for the first call that uses them there."""
         check_scope(self._strategy)
         with ExitStack() as entered:
-            for context in (self._global_seed(), self._borrowed(trains), self._on_devices()):
+            for context in (self.global_seed.made(), self._borrowed(trains), self._on_devices()):
                 entered.enter_context(context)
             self._ending = entered.pop_all()
 
@@ -223,55 +216,6 @@ class Placement:
                 self._guests -= 1
                 guest._shared.clear()
                 _order.notify_all()
-
-    @contextmanager
-    def _global_seed(self) -> Iterator[None]:
-        """Context in which Keras' global seed generator exists, if replicas may draw from it.
-
-        Layers without a seed of their own draw from this generator. Keras creates the generator
-        when something first draws from it, but cannot do so while the step of a replica is traced.
-        So kfit creates the generator at the start of the context. If nothing has drawn from it by
-        the end, kfit takes it away again: then Keras creates a generator at the same draw as
-        without kfit.
-        """
-        if not self._strategy.places_variables:
-            yield
-            return
-        is_keras_own = existing_seed_generator() is not None
-        if not is_keras_own and self._unused_generator is not None:
-            # It gets the seed of a new one: the program may have been seeded meanwhile.
-            self._unused_generator.state.assign([seed_of_keras(), 0])
-            set_seed_generator(self._unused_generator)
-        generator = seed_generator_apart()
-        self.generator = generator
-        seed = generator.state
-        if not self._is_placed(seed) and all(seed is not known for known in self._seeds):
-            self._seeds.append(seed)  # kept for good: graphs continue to draw from it
-        first = seed.numpy()
-        try:
-            yield
-        finally:
-            is_same = existing_seed_generator() is generator
-            if not is_keras_own and is_same and np.array_equal(seed.numpy(), first):
-                self._unused_generator = generator
-                set_seed_generator(None)
-
-    @contextmanager
-    def _same_global_seed(self) -> Iterator[None]:
-        """Context of a call within the outermost one, which may run in another thread.
-
-        Keras has one global seed generator per thread. In the context this thread has the one of
-        the thread of the outermost call, whose state is on the strategy's devices.
-        """
-        if self.is_in_this_thread:
-            yield
-            return
-        own = existing_seed_generator()
-        set_seed_generator(self.generator)
-        try:
-            yield
-        finally:
-            set_seed_generator(own)
 
     @contextmanager
     def _on_devices(self) -> Iterator[None]:
@@ -401,7 +345,7 @@ class Placement:
         if self.is_in_this_thread:
             return held
         # Several models may share a random generator; then its draws depend on thread timing.
-        return [v for v in held if all(v is not seed for seed in self._seeds)]
+        return [v for v in held if all(v is not seed for seed in self.global_seed.states)]
 
     def _require_own(self, trains: bool) -> None:
         """Raises an error if the model is to be trained with variables of another placement."""
@@ -420,7 +364,7 @@ class Placement:
         owned = self._owned()
         unbuilt = [layer for layer in all_layers(self._model) if not layer.built]
         ids = {id(each) for each in (*owned.variables, *owned.optimizers, *unbuilt)}
-        return ids.difference(map(id, self._seeds))
+        return ids.difference(map(id, self.global_seed.states))
 
     @property
     def is_in_this_thread(self) -> bool:
@@ -465,7 +409,7 @@ class Placement:
     def _owned_by_model(self) -> Owned:
         owned = owned_by(self._model)
         own = [v for v in owned.variables if id(v) not in self._shared]
-        return Owned([*own, *self._seeds], owned.optimizers)
+        return Owned([*own, *self.global_seed.states], owned.optimizers)
 
     def _pair_of(self, variable: keras.Variable) -> _Pair | None:
         """Returns the two `tf.Variable`s of a variable, also if it has left the model meanwhile.
@@ -508,7 +452,7 @@ class Placement:
             return
         with rekeyed(owned, tf.distribute.get_strategy()):
             for variable, value in moved:
-                _initialize(variable, value, like=tf_variable(variable))
+                initialize(variable, value, like=tf_variable(variable))
         own = {id(variable) for variable in owned_variables(self._model)}
         if any(id(variable) in own for variable, _ in moved):
             forget_scope(self._model)
@@ -587,12 +531,12 @@ class Placement:
                 pair.place(self._strategy)
             for variable in fresh:
                 if id(variable) not in self._pairs:
-                    _require_addable(variable, self._strategy)
+                    require_addable(variable, self._strategy)
                     plain = tf_variable(variable)
                     if self._strategy.has_copies:
                         copies.give(plain)
                     # With several workers, all get the chief's value: TensorFlow broadcasts it.
-                    _initialize(variable, plain.read_value(), like=plain)
+                    initialize(variable, plain.read_value(), like=plain)
                     self._add_up(variable, tf_variable(variable))
                     self._pairs[id(variable)] = _Pair(variable, plain, tf_variable(variable))
 
@@ -661,7 +605,7 @@ class Placement:
             failed: As for `take_back`.
         """
         placed, value = tf_variable(variable), self._value_on_devices(variable, failed)
-        _initialize(variable, value, like=placed)
+        initialize(variable, value, like=placed)
         self._add_up(variable, placed)
         plain, first = tf_variable(variable), self._strategy.local_results(placed)[0]
         if not may_be_one(plain, first):
@@ -741,8 +685,9 @@ def seed_generator_on(strategy: Strategy) -> keras.random.SeedGenerator:
         strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
     """
     for placement in reversed(_working):
-        if placement.generator is not None and placement.is_on(strategy):
-            return placement.generator
+        generator = placement.global_seed.generator
+        if generator is not None and placement.is_on(strategy):
+            return generator
     return global_seed_generator()
 
 
@@ -758,48 +703,3 @@ def _refusal(name: str, variable: keras.Variable, other: str) -> ValueError:
         f"`model` {name!r} shares the variable {variable.path!r} with model {other!r}, which is "
         "being trained or evaluated in another thread. Wait until that call has returned."
     )
-
-
-def _require_addable(variable: keras.Variable, strategy: Strategy) -> None:
-    """Raises an error if a variable's value is the sum over replicas, but its dtype is bool."""
-    if variable.dtype == "bool" and variable.aggregation == "sum" and strategy.num_replicas > 1:
-        raise ValueError(
-            f"The variable {variable.path!r} has the dtype 'bool', but the values of the replicas "
-            "are added, as of each variable of a metric. Make it a number, such as "
-            "`self.add_variable((), initializer='zeros', dtype='int32')`, add to it, and compare "
-            "it with 0 in `result`."
-        )
-
-
-def _initialize(variable: keras.Variable, value: Any, *, like: Any) -> None:
-    """Creates a new `tf.Variable` inside a Keras variable, in the active scope.
-
-    Args:
-        variable: The Keras variable.
-        value: The initial value.
-        like: The earlier `tf.Variable`, whose `trainable` the new one gets. A sharded variable has
-            no `trainable`; then the new one is trainable.
-    """
-    with made_trainable(variable, getattr(like, "trainable", True)):  # shards have no `trainable`
-        make_tf_variable(variable, value)
-
-
-@contextmanager
-def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
-    """Context in which Keras creates a variable's `tf.Variable` with the given `trainable`.
-
-    Keras itself would take the `trainable` of the Keras variable, which is False while its layer is
-    frozen. But a `tf.Variable` cannot be made trainable later, when the layer is no longer frozen.
-    The Keras variable is not changed: another thread may be reading what it trains.
-
-    Args:
-        variable: The Keras variable.
-        trainable: Whether the `tf.Variable` will be trainable.
-    """
-
-    def create(next_creator: Callable[..., Any], **settings: Any) -> Any:
-        is_this = settings.get("name") == variable.name  # its initializer may make others
-        return next_creator(**settings | ({"trainable": trainable} if is_this else {}))
-
-    with tf.init_scope(), tf.variable_creator_scope(create):  # Keras leaves graphs in this way, too
-        yield

@@ -21,8 +21,8 @@ import keras
 import tensorflow as tf
 
 from kfit.argument_checks import check_parts
+from kfit.distribute.new_variables import made_trainable
 from kfit.distribute.placed_optimizers import adopt
-from kfit.distribute.placement import made_trainable
 from kfit.exactness.own_code import overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
 from kfit.exactness.traced_functions import functions_of_step
