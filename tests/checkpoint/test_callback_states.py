@@ -512,7 +512,7 @@ def test_a_state_that_was_given_back_may_be_written_to() -> None:
         callback.buffer += 1
 
 
-class Reads(keras.callbacks.Callback):
+class HoldsHistory(keras.callbacks.Callback):
     """Holds what the History has."""
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -521,7 +521,7 @@ class Reads(keras.callbacks.Callback):
 
 @pytest.mark.long
 def test_what_others_hold_of_a_history_is_restored_in_place(job: Job, tmp_path: Any) -> None:
-    ((again, alone),) = resumed(job, tmp_path, lambda: [Reads()])
+    ((again, alone),) = resumed(job, tmp_path, lambda: [HoldsHistory()])
     assert again.history == alone.history
     assert {len(values) for values in again.history.values()} == {3}
 

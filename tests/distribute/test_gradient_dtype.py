@@ -50,7 +50,14 @@ def test_gradients_are_sent_as_it_and_are_float32_again(tiny: Any, dtype: str) -
 def test_sparse_gradients_stay_sparse(dtype: str) -> None:
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(50, 3)])
-    model.compile(keras.optimizers.SGD(0.5), "mse")
+    sparse: list[bool] = []
+
+    class SGD(keras.optimizers.SGD):
+        def update_step(self, gradient: Any, *args: Any) -> None:
+            sparse.append(isinstance(gradient, tf.IndexedSlices))
+            super().update_step(gradient, *args)
+
+    model.compile(SGD(0.5), "mse")
     before = model.get_weights()[0]
     x = np.array([[1, 2], [3, 4], [1, 4], [2, 2]])
     kfit.Trainer(model, mirrored(gradient_dtype=dtype)).fit(
@@ -58,6 +65,8 @@ def test_sparse_gradients_stay_sparse(dtype: str) -> None:
     )
     changed = np.any(model.get_weights()[0] != before, axis=1)
     assert list(np.flatnonzero(changed)) == [1, 2, 3, 4]
+    assert sparse
+    assert all(sparse)
 
 
 @pytest.mark.parametrize("adapter", [kfit.distribute.Mirrored, kfit.distribute.MultiWorker])
