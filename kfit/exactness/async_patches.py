@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from kfit.distribute.placed_optimizers import adopt
 from kfit.distribute.sharded_variables import keras_for_shards
+from kfit.distribute.strategy import Strategy
 from kfit.internals import patch_points as points
 from kfit.internals.optimizers import apply_alone
 from kfit.internals.patching import patched
@@ -25,8 +28,12 @@ from kfit.internals.variables import in_stateless_scope, tf_variable
 
 
 @contextmanager
-def keras_for_workers(model: keras.Model) -> Iterator[list[tf.Tensor]]:
+def keras_for_workers(model: keras.Model, strategy: Strategy) -> Iterator[list[tf.Tensor]]:
     """Context for tracing a step of `model` that several workers may run at the same time.
+
+    Args:
+        model: The model.
+        strategy: kfit's wrapper of the strategy, in whose scope the step is traced.
 
     Yields:
         A list, which stays empty without a `LossScaleOptimizer`. With one, tracing appends a
@@ -40,12 +47,37 @@ def keras_for_workers(model: keras.Model) -> Iterator[list[tf.Tensor]]:
         stack.enter_context(patched(points.ASSIGN_SUB, _adding("assign_sub")))
         # The optimizer synchronizes all replicas here; an asynchronous worker does not.
         stack.enter_context(patched(points.MERGE_OF_OPTIMIZER, _at_once))
+        for point in (points.APPLY, points.APPLY_WITH_SCALE, *points.APPLY_OF_SEVERAL):
+            stack.enter_context(patched(point, partial(_built_apart, strategy=strategy)))
         scaled = keras.optimizers.LossScaleOptimizer
         stack.enter_context(patched(points.TF_APPLY_WITH_SCALE, lambda _: apply_alone(scaled)))
         stack.enter_context(patched(points.CHECK_FINITE, _noted(finite)))
         for metric in model.metrics:
             stack.enter_context(patched(points.UPDATE_METRIC, _from_zeros(metric), of=metric))
         yield finite
+
+
+def _built_apart(original: Callable[..., Any], strategy: Strategy) -> Callable[..., Any]:
+    """Returns a wrapper of an optimizer's `apply` that builds the optimizer outside of the graph.
+
+    A step of the model's own may be the first to use an optimizer. In the graph of the step,
+    TensorFlow could not make a slot, whose initial value would follow from what the graph does
+    before.
+
+    Args:
+        original: The method.
+        strategy: kfit's wrapper of the strategy, to whose devices the slots belong.
+    """
+
+    def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        variables = None if trainable_variables is None else list(trainable_variables)
+        if variables is not None and not optimizer.built:
+            with tf.init_scope(), strategy.scope():
+                adopt(optimizer, variables, strategy.tf_strategy)
+                optimizer.build(variables)
+        return original(optimizer, grads, variables)
+
+    return apply
 
 
 def _at_once(_: Callable[..., Any]) -> Callable[..., Any]:

@@ -167,7 +167,7 @@ class Workers:
         with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):
             if layout.per_replica:
                 element = next(element)
-            with keras_for_workers(self._model) as finite:
+            with keras_for_workers(self._model, self._strategy) as finite:
                 outputs = self._step(element, layout)
                 return kept(outputs, finite)
 

@@ -19,7 +19,7 @@ from kfit.supervisor.local import free_ports
 
 PROGRAM = Path(__file__).parent / "programs" / "asynchronous.py"
 SERVERS_PROGRAM = PROGRAM.with_name("all_servers.py")
-DAILY = ["sgd_of_shards", "refused"]
+DAILY = ["sgd_of_shards", "own_step", "refused"]
 IN_TURNS = [
     "adamw_clipped_of_shards",
     "accumulated_of_shards",
@@ -80,6 +80,20 @@ def test_in_turns_the_numbers_of_shards_are_those_of_one_device(told: dict[str, 
 @pytest.mark.parametrize("case", IN_TURNS)
 def test_in_turns_the_numbers_are_those_of_one_device(all_told: dict[str, Any], case: str) -> None:
     check_in_turns(all_told[case])
+
+
+def check_own_step(result: dict[str, Any]) -> None:
+    assert max(result["weights"], result["second"], result["logs"]) < 1e-6
+    assert result["slots"] == 2 + 2 + 2 + 4  # a count and a rate each, momenta, Adam's two each
+
+
+def test_a_step_of_the_models_own_may_build_its_optimizers(told: dict[str, Any]) -> None:
+    check_own_step(told["own_step"])
+
+
+@pytest.mark.long
+def test_it_may_do_so_with_shards(all_told: dict[str, Any]) -> None:
+    check_own_step(all_told["own_step_of_shards"])
 
 
 @pytest.mark.long

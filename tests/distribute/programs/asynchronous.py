@@ -29,9 +29,28 @@ DRAW = np.random.default_rng(0)
 IDS, Y = DRAW.integers(0, 50, (101, 6)), DRAW.integers(0, 3, 101)
 
 
-def model(optimizer: Any, **compiled: Any) -> keras.Model:
+class OwnStep(keras.Sequential):
+    """Updates its layers by its optimizer, but the last one by another, which the step builds."""
+
+    second: keras.optimizers.Optimizer
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        *_, first, last = self.layers
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
+        variables = [*first.trainable_variables, *last.trainable_variables]
+        gradients = tape.gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(gradients[:2], variables[:2], strict=True))
+        self.second.apply([tf.clip_by_norm(each, 0.3) for each in gradients[2:]], variables[2:])
+        return {"loss": loss}
+
+
+def model(
+    optimizer: Any, kind: type[keras.Sequential] = keras.Sequential, **compiled: Any
+) -> keras.Model:
     keras.utils.set_random_seed(1)
-    made = keras.Sequential(
+    made = kind(
         [
             keras.Input((6,), dtype="int32"),
             keras.layers.Embedding(50, 8),
@@ -60,6 +79,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adamw_clipped": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),
     "accumulated": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
     "loss_scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
 }
 
 
@@ -99,6 +119,23 @@ def in_turns(strategy: Any, optimizer: str, examples: int = 100) -> dict[str, An
             for a, b in zip(values, history.history[name], strict=True)
         ),
         "steps": [watches.steps, 3 * -(-examples // 20)],
+    }
+
+
+def own_step(strategy: Any) -> dict[str, float]:
+    """A step of the model's own, which builds two optimizers when it is traced."""
+    models, logs = [], []
+    for each in ("one_device", strategy):
+        other = model(OPTIMIZERS["momentum"](), OwnStep, metrics=None)
+        other.second = OPTIMIZERS["adam"]()
+        logs.append(fit(other, each, 100, Watches()).history["loss"])
+        models.append(other)
+    second = zip(*(each.second.variables for each in models), strict=True)
+    return {
+        "weights": distance(*models),
+        "second": max(float(np.abs(a.numpy() - b.numpy()).max()) for a, b in second),
+        "logs": max(abs(a - b) for a, b in zip(*logs, strict=True)),
+        "slots": len(models[1].optimizer.variables) + len(models[1].second.variables),
     }
 
 
@@ -257,6 +294,8 @@ def main() -> None:
         "accumulated_of_shards": lambda: in_turns(shards, "accumulated"),
         "loss_scaled_of_shards": lambda: in_turns(shards, "loss_scaled"),
         "adam": lambda: in_turns(whole, "adam", 101),
+        "own_step": lambda: own_step(whole),
+        "own_step_of_shards": lambda: own_step(shards),
         "users_own": lambda: in_turns(users, "sgd", 101),
         "predicted": lambda: [predicted(strategy) for strategy in (whole, shards)],
         "side_by_side": lambda: side_by_side(whole),
