@@ -8,7 +8,7 @@ change during training, as far as these can be saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
@@ -42,6 +42,7 @@ from kfit.checkpoint.written_files import (
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.callbacks import (
     ORBAX,
+    Silent,
     choose_comparison,
     leave_writers,
     record_by_count,
@@ -125,10 +126,10 @@ class CallbackStates:
         self._boards: list[keras.callbacks.TensorBoard] = []
         self._held = _held_writers(callbacks)
         for callback in self._with_held(callbacks):
-            if isinstance(callback, keras.callbacks.TensorBoard):
+            if _writes_events(callback):
                 self._boards.append(callback)
                 mark_events(callback)
-            elif isinstance(callback, keras.callbacks.CSVLogger) and is_chief:
+            elif _writes_rows(callback) and is_chief:
                 have_to_itself(callback.filename)
 
     def begin(
@@ -179,7 +180,7 @@ class CallbackStates:
         """
         callbacks = self._with_held(callbacks)
         for callback in callbacks:
-            if isinstance(callback, keras.callbacks.CSVLogger):
+            if _writes_rows(callback):
                 rewind_rows_of_later_fits(callback, epoch)
 
     def state_dict(self, callbacks: Sequence[keras.callbacks.Callback]) -> list[State]:
@@ -293,9 +294,9 @@ class CallbackStates:
             if _says(name, callback):
                 if _checks_its_state(type(callback)):
                     callback.check_state_dict(state)
-            elif isinstance(callback, keras.callbacks.CSVLogger):
+            elif _writes_rows(callback):
                 check_rows(state, place)
-            elif isinstance(callback, keras.callbacks.TensorBoard):
+            elif _writes_events(callback):
                 check_events(state, place)
             elif type(callback).__module__.partition(".")[0] == "keras":
                 record({}, may={**_remembered(callback), _RESUMED_AT: each(number)})(state, place)
@@ -315,10 +316,10 @@ class CallbackStates:
         """
         callbacks = self._with_held(callbacks)
         for (_, _, callback), entry in assigned(callbacks, states)[0]:
-            if isinstance(callback, keras.callbacks.CSVLogger):
+            if _writes_rows(callback):
                 self._appending.append((callback, callback.append, callback.append_header))
                 callback.append = True
-            elif isinstance(callback, keras.callbacks.TensorBoard) and entry and entry["state"]:
+            elif _writes_events(callback) and entry and entry["state"]:
                 files = take_up_events(callback, entry["state"]["mark"])
                 self._event_files[id(callback)] = files
 
@@ -402,9 +403,9 @@ class CallbackStates:
     def _load(self, callback: Any, state: State, epoch: int | None) -> None:
         if _says(type(callback).__name__, callback):
             callback.load_state_dict(state)
-        elif isinstance(callback, keras.callbacks.CSVLogger):
+        elif _writes_rows(callback):
             rewind_rows(callback, state, epoch)
-        elif isinstance(callback, keras.callbacks.TensorBoard):
+        elif _writes_events(callback):
             set_counted_batches(callback, state["train_batch"], state["test_batch"])
             rewind_events(callback, self._event_files.pop(id(callback), None), state)
             record_by_count(callback)
@@ -419,6 +420,16 @@ class CallbackStates:
             callback.model.history = callback
 
 
+def _writes_rows(callback: Any) -> bool:
+    """Returns whether a callback is a CSVLogger that writes, as on the chief."""
+    return isinstance(callback, keras.callbacks.CSVLogger) and not isinstance(callback, Silent)
+
+
+def _writes_events(callback: Any) -> bool:
+    """Returns whether a callback is a TensorBoard of Keras that writes, as on the chief."""
+    return isinstance(callback, keras.callbacks.TensorBoard) and not isinstance(callback, Silent)
+
+
 def _held_writers(callbacks: Sequence[keras.callbacks.Callback]) -> list[Any]:
     """Returns the CSVLoggers and TensorBoards that callbacks hold, such as in a `CallbackList`."""
     seen, waiting = set(map(id, callbacks)), list(callbacks)
@@ -429,7 +440,7 @@ def _held_writers(callbacks: Sequence[keras.callbacks.Callback]) -> list[Any]:
                 if isinstance(one, keras.callbacks.Callback) and id(one) not in seen:
                     seen.add(id(one))
                     waiting.append(one)
-                    if isinstance(one, (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)):
+                    if _writes_rows(one) or _writes_events(one):
                         found.append(one)
     return found
 
@@ -437,9 +448,10 @@ def _held_writers(callbacks: Sequence[keras.callbacks.Callback]) -> list[Any]:
 def _state_of(callback: Any) -> Any:
     if _says(type(callback).__name__, callback):
         return callback.state_dict()
-    for kind, read in _READERS:
-        if isinstance(callback, kind):
-            return read(callback)
+    if _writes_rows(callback):
+        return rows_of(callback)
+    if _writes_events(callback):
+        return events_of(callback)
     names = [*_remembered(callback)]
     if isinstance(callback, keras.callbacks.History):
         names.append(_RESUMED_AT)
@@ -506,9 +518,3 @@ def _checks_its_state(kind: type) -> bool:
         if "state_dict" in vars(cls):
             return False
     return False
-
-
-_READERS: tuple[tuple[type, Callable[[Any], State]], ...] = (
-    (keras.callbacks.CSVLogger, rows_of),
-    (keras.callbacks.TensorBoard, events_of),
-)

@@ -262,7 +262,9 @@ class Ring:
                 f"{_told(bytes(other))} where this worker sums {_told(own)}. {NOT_THE_SAME}: all "
                 "must run the same program. Usually they have a different batch size, data, model "
                 "or callbacks, or `fit`, `evaluate`, `predict` or `save` is called on one worker "
-                "only, such as on the chief in a hook of a callback."
+                "only, such as on the chief in a hook of a callback. (The chief alone runs "
+                "callbacks that were passed to `chief_only`, or derive from those of a tracker, "
+                "such as MLflow.)"
             )
         raise ExchangeError(f"{self._name(0)} has failed before it reached its peers' exchange.")
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import keras
 
+from kfit.checkpoint.callback_attributes import is_of_library
 from kfit.checkpoint.callback_names import FOR_THE_CHIEF
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals import patch_points as points
-from kfit.internals.callbacks import ORBAX, decide_to_save
+from kfit.internals.callbacks import ORBAX, decide_to_save, silence
 from kfit.internals.patching import patched
 
-_ONLY_WRITE = (
+_WRITERS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
-    *ORBAX,
 )
 _TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "wandb")
 """Packages whose callbacks log a run to a server or write files; on each worker they would log it
@@ -42,28 +42,39 @@ _SAVES = ("save", "save_weights", "export")
 def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
     """Returns the callbacks that a task which is not the chief runs, in the user's order.
 
-    Callbacks that only write are left out, and Keras' BackupAndRestore is replaced by a callback
-    that only restores.
+    Callbacks that only write are left out. If a class derives from one of Keras that writes, its
+    own hooks run, but what it inherits writes nothing. Keras' BackupAndRestore only restores.
 
     Args:
         callbacks: What the user gave: a callback, a structure of callbacks, or None.
     """
     kept = []
     for callback in listed(callbacks):
-        if isinstance(callback, keras.callbacks.BackupAndRestore):
-            kept.append(_OnlyRestores(callback))
-        elif not _is_for_the_chief(callback):
-            kept.append(callback)
+        if is_for_the_chief(callback):
+            continue
+        for writer in (*_WRITERS, keras.callbacks.BackupAndRestore):
+            if isinstance(callback, writer):
+                silence(callback, writer)
+        kept.append(callback)
     return kept
 
 
-def _is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
+def is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
+    """Returns whether only the chief runs a callback, since all that it does is to write."""
     packages = {cls.__module__.partition(".")[0] for cls in type(callback).__mro__}
     return (
-        isinstance(callback, _ONLY_WRITE)
-        or getattr(callback, FOR_THE_CHIEF, False)
+        getattr(callback, FOR_THE_CHIEF, False)
+        or isinstance(callback, ORBAX)
         or not packages.isdisjoint(_TRACKERS)
+        or (isinstance(callback, _WRITERS) and not _has_own_hooks(callback))
     )
+
+
+def _has_own_hooks(callback: keras.callbacks.Callback) -> bool:
+    """Returns whether the class of a callback is the user's, and has hooks of its own."""
+    classes = [cls for cls in type(callback).__mro__ if not is_of_library(cls)]
+    names = (name for cls in classes for name in vars(cls))
+    return any(name == "set_model" or name.startswith("on_") for name in names)
 
 
 @contextmanager
@@ -146,24 +157,3 @@ def _only_decides(
         _: The method that is replaced.
     """
     return partial(decide_to_save, callback)
-
-
-class _OnlyRestores(keras.callbacks.Callback):
-    """A callback in place of Keras' BackupAndRestore on a task that is not the chief.
-
-    It restores what the BackupAndRestore of the chief has written, and writes nothing.
-
-    Args:
-        callback: The BackupAndRestore that the user gave.
-    """
-
-    def __init__(self, callback: keras.callbacks.BackupAndRestore) -> None:
-        super().__init__()
-        self._callback = callback
-
-    def set_model(self, model: keras.Model) -> None:
-        super().set_model(model)
-        self._callback.set_model(model)
-
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        self._callback.on_train_begin(logs)

@@ -11,11 +11,24 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from kfit.checkpoint.callback_attributes import is_of_library
 from kfit.internals.optimizers import learning_rate_variable
 from kfit.steps.pace import Pace
 from kfit.training.batch_hooks import BatchHooks
 from kfit.training.call import Call
 from kfit.training.save_points import FOREVER
+
+_ROUNDING = 1e-5
+"""By what part of it a sum over the weights may differ between hosts of different processors."""
+
+_AT_ONCE = 1 << 20
+"""The number of weights that are copied as float64 at a time."""
+
+_ON_EVERY_WORKER = (
+    "Do so on every worker: neither under `if kfit.saving.is_chief()`, nor in a callback that "
+    "only the chief runs, as one that was passed to `chief_only`, or whose class derives from a "
+    "callback of Weights & Biases, MLflow or another tracker."
+)
 
 
 class StepDecision(NamedTuple):
@@ -40,6 +53,8 @@ class StepDecision(NamedTuple):
             tasks; -1 if it is not known. What a single task wants has those that the task has read.
         learning_rate: The optimizer's learning rate on this task. It must be equal on all tasks; a
             hook can change it. 0.0 if no hook can, or on a task that trains alone.
+        compares_weights: Whether the tasks compare their weights next, since an epoch has ended and
+            this task has hooks of the program, which may have changed them.
     """
 
     stop: bool
@@ -51,9 +66,12 @@ class StepDecision(NamedTuple):
     hooks_follow: bool
     examples: int = 0
     learning_rate: float = 0.0
+    compares_weights: bool = False
 
 
-def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDecision:
+def decide(
+    call: Call, hooks: BatchHooks, pace: Pace, step: int = 0, *, ends_epoch: bool = False
+) -> StepDecision:
     """Decides together with all tasks how to continue after an execution (a graph call).
 
     The decision whether to stop is also written to the model's stop flag, such as `stop_training`.
@@ -64,13 +82,17 @@ def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDeci
         hooks: The batch hooks of this mode, with the name of the model's stop flag.
         pace: The rule by which this task chooses the number of steps of an execution.
         step: The index of the next step in the epoch.
+        ends_epoch: Whether the hooks at the end of an epoch of training have just been called.
 
     Raises:
         Exception: The error of a hook that has failed on this task.
         PeerFailedError: If a hook has failed on another task.
-        ValueError: If a hook has changed the learning rate on some tasks only.
+        ValueError: If a hook has changed the learning rate or the weights on some tasks only.
     """
     decision = _on_this_task(call, hooks, pace, step)
+    if ends_epoch:
+        compares = any(map(_has_code_of_program, call.callbacks))
+        decision = decision._replace(compares_weights=compares)
     counts = [decision.examples]
     collectives = call.strategy.host_collectives
     if not collectives.is_alone:
@@ -90,6 +112,8 @@ def decide(call: Call, hooks: BatchHooks, pace: Pace, step: int = 0) -> StepDeci
         counts = [int(count) for count in views[:, 7]]
         if not decision.failed:
             _require_one_rate(views[:, 8])
+            if views[:, 9].any():
+                _require_same_weights(collectives.all_gather([_sum_of_squares(call.model)])[:, 0])
         setattr(call.model, hooks.stop_flag, decision.stop)
     call.account.share_examples(counts)
     if call.points is not None:
@@ -125,6 +149,22 @@ def _rate_on_this_task(call: Call, hooks: BatchHooks) -> float:
     return float(keras.ops.convert_to_numpy(variable))
 
 
+def _sum_of_squares(model: keras.Model) -> float:
+    """Returns the sum of the squares of the trainable weights that a model has on this task."""
+    total = 0.0
+    for variable in model.trainable_variables:
+        values = keras.ops.convert_to_numpy(variable).ravel()
+        for first in range(0, values.size, _AT_ONCE):
+            part = values[first : first + _AT_ONCE].astype("float64")
+            total += float(part @ part)
+    return total
+
+
+def _has_code_of_program(callback: keras.callbacks.Callback) -> bool:
+    is_made_of_functions = isinstance(callback, keras.callbacks.LambdaCallback)
+    return is_made_of_functions or not is_of_library(type(callback))
+
+
 def _require_one_rate(rates: np.ndarray) -> None:
     """Raises an error if tasks have different learning rates.
 
@@ -136,6 +176,20 @@ def _require_one_rate(rates: np.ndarray) -> None:
     listed = ", ".join(f"{float(np.float32(rate)):g} on worker {i}" for i, rate in enumerate(rates))
     raise ValueError(
         f"The learning rate of the optimizer must be the same on every worker. It is {listed}: a "
-        "callback has changed it on some workers only. Change it on every worker, so neither under "
-        "`if kfit.saving.is_chief()` nor in a callback that was passed to `chief_only`."
+        f"callback has changed it on some workers only. {_ON_EVERY_WORKER}"
+    )
+
+
+def _require_same_weights(sums: np.ndarray) -> None:
+    """Raises an error if tasks have different weights, but not for a difference of rounding.
+
+    Args:
+        sums: The sum of the squares of the weights of each task. The chief's is the first.
+    """
+    if np.allclose(sums, sums[0], rtol=_ROUNDING, atol=0.0, equal_nan=True):
+        return
+    listed = ", ".join(f"{each:.7g} on worker {i}" for i, each in enumerate(sums))
+    raise ValueError(
+        "The weights of the model must be the same on every worker. The sum of their squares is "
+        f"{listed}: a callback has changed them on some workers only. {_ON_EVERY_WORKER}"
     )

@@ -177,7 +177,7 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
         reach(Site.EPOCH_END)
         call.hook("on_epoch_end", epoch, logs)
         state.logs = logs
-        decision = decide(call, hooks, pace)
+        decision = decide(call, hooks, pace, ends_epoch=True)
         progress.end_epoch()
         points.visit("epoch")
         _stop_on_signal(call, decision)

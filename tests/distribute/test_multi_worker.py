@@ -52,13 +52,14 @@ ON_TWO = [
     "endless_parts_of_other_sizes",
     "py_dataset",
     "generator",
+    "derived_from_writers",
     "stopped_by_one",
     "watched_by_one",
     "written",
     "saved_after_a_call_in_a_hook",
     "rolled_back",
 ]
-DAILY = ["arrays", "finite", "stopped_by_one"]
+DAILY = ["arrays", "finite", "derived_from_writers", "stopped_by_one"]
 ONLY_TOGETHER = [
     "other_seeds_on_other_workers",
     "made_without_a_seed",
@@ -66,6 +67,7 @@ ONLY_TOGETHER = [
     "other_batches_on_other_workers",
     "other_data_on_other_workers",
     "other_settings_on_other_workers",
+    "weights_changed_by_the_chief",
     "mirrored_beside_a_cluster",
     "out_of_time",
     *(["heard"] if sys.platform == "linux" else []),
@@ -80,6 +82,8 @@ LOOKED_AT = {
     "test_other_settings_of_compile_on_another_worker_are_told_on_all": (
         "other_settings_on_other_workers"
     ),
+    "test_what_derives_from_a_writer_writes_on_the_chief_only": "derived_from_writers",
+    "test_weights_that_a_hook_changes_on_the_chief_only_are_told": "weights_changed_by_the_chief",
     "test_mirrored_takes_the_devices_of_its_own_task": "mirrored_beside_a_cluster",
     "test_other_hosts_cannot_connect_to_the_servers_of_a_cluster_on_one": "heard",
     "test_only_the_chief_prints": "arrays",
@@ -300,6 +304,19 @@ def test_other_settings_of_compile_on_another_worker_are_told_on_all(two_workers
     for told, name in zip(first["errors"], named, strict=True):
         assert "with its optimizer and metrics" in told
         assert name in told
+
+
+def test_what_derives_from_a_writer_writes_on_the_chief_only(two_workers: Ran) -> None:
+    files = [results["derived_from_writers"]["files"] for results in two_workers.results]
+    assert files == [["board", "rows.csv"], []]
+
+
+def test_weights_that_a_hook_changes_on_the_chief_only_are_told(two_workers: Ran) -> None:
+    for results in two_workers.results:
+        told = results["weights_changed_by_the_chief"]
+        assert "The weights of the model must be the same on every worker." in told["error"]
+        assert "a callback has changed them on some workers only" in told["error"]
+        assert told["epochs"] == 2
 
 
 @pytest.mark.long

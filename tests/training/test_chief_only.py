@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import kfit
 from kfit.callbacks import chief_only
+from kfit.checkpoint.callback_names import named
 from kfit.internals.callbacks import ORBAX
 from kfit.training.chief_only import saving_nothing, without_writers
 
@@ -85,6 +88,90 @@ def test_writers_are_left_out_where_the_task_is_not_the_chief(tmp_path: Path) ->
     writers += [kind.__new__(kind) for kind in ORBAX]
     kept = Writes()
     assert without_writers([*writers, stops, kept]) == [stops, kept]
+
+
+class Rows(keras.callbacks.CSVLogger):
+    """A callback of the user's that adds to what Keras writes."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["twice"] = 2 * logs["loss"]
+        super().on_epoch_end(epoch, logs)
+
+
+class Images(keras.callbacks.TensorBoard):
+    """Writes by the writer that Keras makes."""
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        with self._train_writer.as_default():
+            tf.summary.scalar("drawn", 1.0, step=0)
+
+
+class Named(keras.callbacks.TensorBoard):
+    """Has no hooks of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "board")
+
+
+class Restores(keras.callbacks.BackupAndRestore):
+    """Has a hook of its own, which is called although the files are the chief's."""
+
+    ended = 0
+
+    def on_train_end(self, logs: Any = None) -> None:
+        super().on_train_end(logs)
+        self.ended += 1
+
+
+def play(callbacks: list[Any], trained: keras.Model) -> dict[str, float]:
+    """Calls the hooks of one epoch of the callbacks that are kept; returns its logs."""
+    history = keras.callbacks.History()
+    played = keras.callbacks.CallbackList([*without_writers(callbacks), history], model=trained)
+    played.on_train_begin()
+    played.on_epoch_begin(0)
+    played.on_train_batch_begin(0)
+    played.on_train_batch_end(0, {"loss": 1.5})
+    played.on_epoch_end(0, {"loss": 1.5})
+    played.on_train_end({"loss": 1.5})
+    return {name: value for name, (value,) in history.history.items()}
+
+
+def test_own_hooks_of_a_class_that_derives_from_a_writer_run_but_write_nothing(
+    tmp_path: Path,
+) -> None:
+    rows, images = Rows(tmp_path / "rows.csv"), Images(tmp_path / "board", histogram_freq=1)
+    for _ in range(2):  # also in a second `fit`
+        assert play([rows, images, Named(tmp_path)], model()) == {"loss": 1.5, "twice": 3.0}
+    assert not list(tmp_path.iterdir())
+    assert [next(iter(named([each]))).name for each in (rows, images)] == ["Rows", "Images"]
+    assert isinstance(rows, Rows)
+    # On the chief they write.
+    logs, chief = {"loss": 1.5}, Rows(tmp_path / "chief.csv")
+    chief.on_train_begin()
+    chief.on_epoch_end(0, logs)
+    chief.on_train_end()
+    assert (tmp_path / "chief.csv").read_text().startswith("epoch,loss,twice")
+
+
+def test_a_writer_without_hooks_of_the_users_is_left_out(tmp_path: Path) -> None:
+    assert without_writers([Named(tmp_path)]) == []
+
+
+@pytest.mark.parametrize("kind", [keras.callbacks.BackupAndRestore, Restores])
+def test_a_backup_of_keras_only_restores(tmp_path: Path, kind: Any) -> None:
+    saved, restored = model(), model()
+    for each in (saved, restored):
+        each.compile("sgd", "mse")
+    chief = kind(tmp_path / "backup")
+    chief.set_model(saved)
+    chief.on_epoch_end(2)
+    files = {path: path.read_bytes() for path in (tmp_path / "backup").iterdir()}
+    other = kind(tmp_path / "backup")
+    play([other], restored)
+    np.testing.assert_array_equal(restored.get_weights()[0], saved.get_weights()[0])
+    assert {path: path.read_bytes() for path in (tmp_path / "backup").iterdir()} == files
+    assert getattr(other, "ended", 1) == 1
 
 
 def test_a_mark_stays_with_a_copy() -> None:

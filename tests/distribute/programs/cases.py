@@ -715,6 +715,45 @@ def other_settings_on_other_workers(task: Task) -> Result:
 
 
 @case
+def derived_from_writers(task: Task) -> Result:
+    """Callbacks of the user's change logs and weights in hooks, and write by those of Keras."""
+
+    class Board(keras.callbacks.TensorBoard):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["rate"] = float(self.model.optimizer.learning_rate)
+            self.model.set_weights([0.5 * each for each in self.model.get_weights()])
+            super().on_epoch_end(epoch, logs)
+
+    class Rows(keras.callbacks.CSVLogger):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["mean"] = float(self.model.predict(data()[0], verbose=0).mean())
+            super().on_epoch_end(epoch, logs)
+
+    folder = task.folder / f"derived-{task.index}-of-{task.workers}"
+    folder.mkdir()
+    trainer = task.trainer()
+    backup = kfit.callbacks.BackupAndRestore(task.folder / "derived", save_freq=2)
+    callbacks = [Board(folder / "board"), Rows(folder / "rows.csv"), backup]
+    trainer.fit(*data(), callbacks=callbacks, **FIXED)
+    return result(trainer, files=sorted(path.name for path in folder.iterdir()))
+
+
+@case
+def weights_changed_by_the_chief(task: Task) -> Result:
+    class Halves(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1 and kfit.saving.is_chief():
+                self.model.set_weights([0.5 * each for each in self.model.get_weights()])
+
+    trainer, told = task.trainer(), "nothing"
+    try:
+        trainer.fit(*data(), callbacks=[Halves()], **{**FIXED, "epochs": 4})
+    except ValueError as error:
+        told = str(error)
+    return {"exact": "", "error": told, "epochs": len(trainer.model.history.epoch)}
+
+
+@case
 def mirrored_beside_a_cluster(task: Task) -> Result:
     """The devices of this task, not those that it sees of the others."""
     trainer = kfit.Trainer(task.model(), kfit.distribute.Mirrored())
