@@ -23,6 +23,7 @@ import tensorflow as tf
 from kfit.argument_checks import check_parts
 from kfit.distribute.new_variables import made_trainable
 from kfit.distribute.placed_optimizers import adopt
+from kfit.distribute.sharded_variables import keras_for_shards
 from kfit.exactness.own_code import overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
 from kfit.exactness.traced_functions import functions_of_step
@@ -219,6 +220,7 @@ def build_by_step(
     with ExitStack() as stack:
         stack.enter_context(restored_afterwards())
         stack.enter_context(functions_of_step())
+        stack.enter_context(keras_for_shards())  # layers that are built may be split already
         for point in (points.APPLY, points.APPLY_WITH_SCALE, *points.APPLY_OF_SEVERAL):
             stack.enter_context(patched(point, _left_out))
         if runs_eagerly(model):  # it may read values, of which Keras warns here

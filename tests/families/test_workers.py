@@ -16,6 +16,7 @@ import kfit
 from kfit.supervisor.local import free_ports
 from tests.families import test_gan as gans
 from tests.families import test_recommender as recommenders
+from tests.families import test_vae as autoencoders
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "programs" / "on_servers.py"
@@ -31,6 +32,10 @@ def families() -> dict[str, Family]:
     """The makers of the models, and their data."""
     return {
         "gan": (gans.gan, (gans.real(), gans.noise())),
+        "autoencoder": (
+            autoencoders.autoencoder,
+            (autoencoders.images(), autoencoders.noise()),
+        ),
         "recommender": (recommenders.recommender, (recommenders.watched(), recommenders.ratings())),
     }
 
@@ -53,7 +58,7 @@ def told() -> dict[str, Any]:
     return kfit.launch(trained, workers=2)
 
 
-@pytest.mark.parametrize("name", ["gan", "recommender"])
+@pytest.mark.parametrize("name", ["gan", "autoencoder", "recommender"])
 def test_two_workers_compute_what_keras_computes(
     told: dict[str, Any], trained_elsewhere: Any, name: str
 ) -> None:
@@ -61,7 +66,8 @@ def test_two_workers_compute_what_keras_computes(
     trained_elsewhere(told[name], make, *data)
 
 
-def test_on_parameter_servers_split_embeddings_are_those_of_keras(trained_elsewhere: Any) -> None:
+@pytest.fixture(scope="module")
+def told_by_servers() -> dict[str, Any]:
     """Two workers that take turns, and embeddings that lie in halves on two parameter servers."""
     addresses = [f"localhost:{port}" for port in free_ports(4)]
     cluster = json.dumps({"worker": addresses[:2], "ps": addresses[2:]})
@@ -80,6 +86,14 @@ def test_on_parameter_servers_split_embeddings_are_those_of_keras(trained_elsewh
         finally:
             servers.kill()
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    make, data = families()["recommender"]
-    trained_elsewhere((told["weights"], told["history"]), make, *data)
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.parametrize("name", ["gan", "autoencoder", "recommender"])
+def test_parameter_servers_compute_what_keras_computes(
+    told_by_servers: dict[str, Any], trained_elsewhere: Any, name: str
+) -> None:
+    """Among them steps of the models' own, which build their optimizers."""
+    make, data = families()[name]
+    trained_elsewhere(told_by_servers[name], make, *data)

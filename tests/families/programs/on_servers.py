@@ -1,4 +1,4 @@
-"""Trains the recommender on the servers of a cluster, and prints its weights and its history.
+"""Trains families on the servers of a cluster, and prints their weights and histories.
 
 on_servers.py CLUSTER    as JSON: {"worker": [...], "ps": [...]}
 """
@@ -16,7 +16,7 @@ import kfit
 # Last, so that an installed kfit is not hidden by the folder of that name.
 sys.path.append(str(Path(__file__).parents[3]))
 
-from tests.families.test_recommender import ratings, recommender, watched
+from tests.families.test_workers import families
 
 
 class Watches(keras.callbacks.Callback):
@@ -28,12 +28,16 @@ class Watches(keras.callbacks.Callback):
 def main() -> None:
     split = tf.distribute.experimental.partitioners.FixedShardsPartitioner(2)
     strategy = kfit.distribute.ParameterServer(json.loads(sys.argv[1]), variable_partitioner=split)
-    keras.utils.set_random_seed(1)
-    model = recommender()
-    pipeline = tf.data.Dataset.from_tensor_slices((watched(), ratings())).batch(8)
-    trainer = kfit.Trainer(model, strategy)
-    history = trainer.fit(pipeline, callbacks=[Watches()], epochs=2, verbose=0).history
-    print(json.dumps({"weights": [w.tolist() for w in model.get_weights()], "history": history}))
+    _ = strategy.tf_strategy  # joins the cluster, before the first operation of TensorFlow
+    told = {}
+    for name, (make, data) in families().items():
+        keras.utils.set_random_seed(1)
+        model = make()
+        pipeline = tf.data.Dataset.from_tensor_slices(data).batch(8)
+        trainer = kfit.Trainer(model, strategy)
+        history = trainer.fit(pipeline, callbacks=[Watches()], epochs=2, verbose=0).history
+        told[name] = ([w.tolist() for w in model.get_weights()], history)
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":
