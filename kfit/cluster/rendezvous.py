@@ -7,12 +7,14 @@ leaves the rendezvous, the port is free again for TensorFlow's own server.
 
 Messages are signed with the secret of the run, if it has one (`secret.py`). What a caller says can
 then be believed: a wrong address or cluster ends the rendezvous at once. Without a secret a caller
-may be a stranger. What is wrong with its message is then only named while this task waits, and when
-the time is up, and only an answer from the address of a peer ends the rendezvous at once.
+may be a stranger, such as a process of an earlier run. What is wrong with its message is then
+printed at once, and named again when the time is up, and only an answer from the address of a peer
+ends the rendezvous at once.
 
-In each message a worker sends its name, the receiver's name, a hash of the cluster's addresses, and
-the names of the peers that have not answered yet. A worker is *ready* when all its peers have
-answered. A worker A leaves, and stops listening, when two conditions are true for each peer B:
+In each message a worker sends its name, the receiver's name, a hash of the cluster's addresses, the
+first of these addresses, and the names of the peers that have not answered yet. A worker is *ready*
+when all its peers have answered. A worker A leaves, and stops listening, when two conditions are
+true for each peer B:
 
 - B has told A that B is ready.
 - A has told B that A is ready, and B has answered this message.
@@ -28,11 +30,12 @@ import secrets
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kfit.argument_checks import check_seconds
 from kfit.cluster import sockets
-from kfit.cluster.cluster import Cluster, ClusterError, check_trains
+from kfit.cluster.cluster import Cluster, ClusterError, Task, check_trains
 from kfit.cluster.meeting import LONGEST_PAUSE, OTHER_SECRET, PATIENCE, Meeting, Message, Peer
 from kfit.cluster.printable import printable
 from kfit.cluster.resolvers import cluster_source
@@ -43,8 +46,12 @@ _MOST_RELAPSES = 5
 # Seconds between two messages about the workers that have not answered, and how many are named.
 _NOTICE_INTERVAL = 10.0
 _MOST_NAMED = 3
-# The most addresses of this task's cluster to name.
+# The most addresses of this task's cluster to name, and to send with each message: so many that a
+# message is shorter than the longest line that a task reads.
 _MOST_ADDRESSES = 8
+_MOST_SENT = 32
+# What messages of all versions of kfit begin with, and of all its commands.
+_OF_KFIT = b"KFIT-"
 # The most hosts to name whose calls were no messages of a worker of this run.
 _MOST_DOUBTS = 8
 # Seconds to listen after an error, so that every peer calls once more and learns the reason.
@@ -98,6 +105,8 @@ class _Hello(Message):
         receiver: The name of the worker that the message is meant for.
         cluster: A hash of the addresses of the cluster, as they were given to the sender.
         workers: The number of workers in the sender's cluster.
+        addresses: The first 32 of these addresses, and those of the sender and the receiver, by the
+            names of the tasks, so that an error message can name addresses that differ.
         incarnation: A random text that identifies the sender's process. A worker that is restarted
             has a different one.
         turn: A number that grows with each message of the sender. By it the receiver recognizes an
@@ -107,12 +116,13 @@ class _Hello(Message):
         refusal: The reason why the sender refuses to start; empty if the sender does not refuse.
     """
 
-    magic = b"KFIT-RENDEZVOUS/3 "
+    magic = b"KFIT-RENDEZVOUS/4 "
 
     sender: str
     receiver: str
     cluster: str
     workers: int
+    addresses: dict[str, str]
     incarnation: str
     turn: int
     waits_for: tuple[str, ...]
@@ -185,6 +195,24 @@ def _list_of_addresses(cluster: Cluster) -> str:
     return ", ".join(addresses[:_MOST_ADDRESSES]) + more * (len(addresses) > _MOST_ADDRESSES)
 
 
+def _addresses_by_name(cluster: Cluster) -> dict[str, str]:
+    """Returns the addresses that tasks compare, by the names of the tasks."""
+    return {
+        str(Task(kind, index)): address
+        for kind in sockets.COMPARED
+        for index, address in enumerate(cluster.addresses.get(kind, ()))
+    }
+
+
+def _entries(names: list[str], addresses: Mapping[str, str]) -> str:
+    """Returns the addresses of some tasks as a text for an error message, at most three."""
+    shown = [
+        f"{printable(addresses.get(name, 'no address'))} for {printable(name)}"
+        for name in names[:_MOST_NAMED]
+    ]
+    return " and ".join(shown)
+
+
 class _Rendezvous(Meeting[_Peer, _Hello]):
     """The rendezvous of this task with the other workers, in which they check that all are up.
 
@@ -209,13 +237,15 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         self.me = str(cluster.task)
         self.peers = {str(task): _Peer(str(task), address) for task, address in cluster.peers}
         self._num_workers = cluster.num_workers
-        self._addresses = _list_of_addresses(cluster)
+        self._listed = _list_of_addresses(cluster)
+        self._addresses = _addresses_by_name(cluster)
         self._digest = sockets.digest(cluster)
         self._incarnation = secrets.token_hex(8)
         self._turn = 0
         self._last_unready_turn = 0
         self._refusal = ""
         self._doubts: dict[str, str] = {}
+        self._untold: list[str] = []
 
     @property
     def _ready(self) -> bool:
@@ -234,11 +264,17 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
                 receiver=receiver,
                 cluster=self._digest,
                 workers=self._num_workers,
+                addresses=self._sent_addresses(receiver),
                 incarnation=self._incarnation,
                 turn=self._turn,
                 waits_for=tuple(missing[:8]),
                 refusal=self._refusal,
             )
+
+    def _sent_addresses(self, receiver: str) -> dict[str, str]:
+        names = [*self._addresses][:_MOST_SENT]
+        names += [name for name in (self.me, receiver) if name in self._addresses]
+        return {name: self._addresses[name] for name in names}
 
     def called(self, message: _Hello, host: str) -> _Hello:
         with self.changed:
@@ -251,8 +287,9 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             self._recognize(self.peers[hello.sender], hello, host)
         elif self.secret:
             self._refuse(problem)
-        else:
-            self._doubt(host, problem)
+        elif self._doubt(host, problem):
+            self._untold.append(problem)
+            self.changed.notify_all()
 
     def _problem_of_call(self, hello: _Hello, host: str) -> str:
         """Returns what is wrong with the message of a caller; empty if nothing is wrong.
@@ -281,18 +318,29 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         with self.changed:
             if received.startswith(_Hello.magic):
                 self._doubt(host, f"{host} called: {OTHER_SECRET}")
+            elif received.startswith(_OF_KFIT):
+                self._doubt(
+                    host,
+                    f"{host} called: it runs another version of kfit, or another command such as "
+                    "`kfit doctor`; install the same version for all tasks",
+                )
             elif received:
                 self._doubt(host, f"{host} called: it is no task of kfit")
 
-    def _doubt(self, host: str, problem: str) -> None:
+    def _doubt(self, host: str, problem: str) -> bool:
         """Remembers what is wrong with a caller that may be a stranger, until the time is up.
 
         Args:
             host: The host from which the caller has connected.
             problem: What is wrong with whom.
+
+        Returns:
+            Whether this is the first doubt about the host.
         """
-        if len(self._doubts) < _MOST_DOUBTS:
-            self._doubts.setdefault(host, problem)
+        if host in self._doubts or len(self._doubts) >= _MOST_DOUBTS:
+            return False
+        self._doubts[host] = problem
+        return True
 
     def answered(self, peer: _Peer, sent: _Hello, reply: _Hello) -> None:
         with self.changed:
@@ -352,16 +400,36 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         begun, is_over = time.monotonic(), False
         with self.changed:
             while not is_over and (left := deadline - time.monotonic()) > 0:
-                is_over = self.changed.wait_for(
-                    lambda: bool(self._refusal) or self._complete(), min(left, _NOTICE_INTERVAL)
+                has_news = self.changed.wait_for(
+                    lambda: self._is_over() or bool(self._untold), min(left, _NOTICE_INTERVAL)
                 )
-                if not is_over and left > _NOTICE_INTERVAL:
+                # The answer to a call may end the wait before a doubt about a caller is of use.
+                is_over = self.changed.wait_for(
+                    self._is_over, min(left, LONGEST_PAUSE) if self._untold else 0.0
+                )
+                if not is_over and self._untold:
+                    self._tell_doubts()
+                elif not is_over and not has_news and left > _NOTICE_INTERVAL:
                     self._say_who_is_awaited(time.monotonic() - begun, deadline - begun)
             refusal, complete = self._refusal, self._complete()
         if refusal:
             time.sleep(_LAST_WORDS)
             raise RendezvousError(refusal)
         return complete
+
+    def _is_over(self) -> bool:
+        return bool(self._refusal) or self._complete()
+
+    def _tell_doubts(self) -> None:
+        """Prints what is wrong with callers, since it may be why this task waits in vain."""
+        for problem in self._untold:
+            print(
+                f"kfit: {problem}; {self.me} waits on, since without KFIT_SECRET the caller may be "
+                "a process of an earlier run",
+                file=sys.stderr,
+                flush=True,
+            )
+        self._untold.clear()
 
     def _say_who_is_awaited(self, waited: float, limit: float) -> None:
         """Prints which workers have not answered yet, so that a wait is not silent.
@@ -435,22 +503,40 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         """
         sender = printable(hello.sender)
         if hello.cluster != self._digest:
-            difference = (
-                f"its {_variable()} lists other addresses than that of this task, {self.me}, which "
-                f"lists {self._addresses}"
-                if hello.workers == self._num_workers
-                else f"it was given {hello.workers} worker(s), while this task, {self.me}, was "
-                f"given {self._num_workers}"
-            )
             return (
-                f"{speaker} is {sender} of another cluster: {difference}; give every task the same "
-                f"addresses{_in_source()}, in the same order and spelling"
+                f"{speaker} is {sender} of another cluster: {self._difference(hello)}; give every "
+                f"task the same addresses{_in_source()}, in the same order and spelling"
             )
         if hello.refusal:
             return f"{sender} refused to start: {printable(hello.refusal)}"
         if hello.sender not in self.peers and hello.sender != self.me:
             return f"{speaker} claims to be {sender}, which `cluster` does not list"
         return ""
+
+    def _difference(self, hello: _Hello) -> str:
+        """Returns how the addresses of another process differ from those of this task."""
+        mine, its = self._addresses, hello.addresses
+        # What is missing from a long list may only not have been sent.
+        expected = [*mine][:_MOST_SENT] if len(its) < _MOST_SENT else []
+        differing = [
+            name for name in dict.fromkeys([*expected, *its]) if mine.get(name) != its.get(name)
+        ]
+        more = f"; {len(differing) - _MOST_NAMED} more differ" * (len(differing) > _MOST_NAMED)
+        counts = (
+            f"it was given {hello.workers} worker(s), while this task, {self.me}, was given "
+            f"{self._num_workers}"
+        )
+        if differing:
+            entries = (
+                f"its {_variable()} lists {_entries(differing, its)}, that of this task, "
+                f"{self.me}, {_entries(differing, mine)}{more}"
+            )
+        else:
+            entries = (
+                f"its {_variable()} lists other addresses than that of this task, {self.me}, which "
+                f"lists {self._listed}"
+            )
+        return entries if hello.workers == self._num_workers else f"{counts}: {entries}"
 
     def _recognize(self, peer: _Peer, hello: _Hello, where: str) -> None:
         known = peer.incarnations

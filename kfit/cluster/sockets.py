@@ -11,6 +11,9 @@ import struct
 from kfit.cluster.cluster import Cluster, ClusterError, split_address
 from kfit.cluster.resolvers import cluster_source
 
+COMPARED = ("chief", "worker", "ps")
+"""The types of the tasks whose addresses all tasks of a cluster must have been given alike."""
+
 
 class AddressError(ClusterError):
     """An error that is raised if this task cannot listen at its own address."""
@@ -126,7 +129,7 @@ def digest(cluster: Cluster) -> str:
     Tasks compare their hashes to find out whether all of them were given the same addresses in the
     same order. The address of an evaluator is left out, since only some of the tasks may list it.
     """
-    listed = {kind: cluster.addresses.get(kind, ()) for kind in ("chief", "worker", "ps")}
+    listed = {kind: cluster.addresses.get(kind, ()) for kind in COMPARED}
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 

@@ -91,6 +91,7 @@ def say(task: Cluster, key: str | None = None, **changed: Any) -> bytes:
         receiver=str(task.task),
         cluster=sockets.digest(task),
         workers=task.num_workers,
+        addresses=module._addresses_by_name(task),
         incarnation="made up",
         turn=0,
         waits_for=("worker 0",),
@@ -266,6 +267,57 @@ def test_refuses_another_cluster(start: Any) -> None:
     assert time.monotonic() - begin < SOON
 
 
+def test_names_the_addresses_that_differ(start: Any, capfd: Any) -> None:
+    """A task that is only called by one with another list tells at once what is wrong."""
+    second = make_clusters(2)[1]
+    here, there = second.addresses["worker"]
+    (port,) = free_ports(1)
+    first = Cluster({"worker": (here, f"localhost:{port}")}, Task("worker", 0))
+    one = start(first, timeout=5.0)
+    begin = time.monotonic()
+    message = str(start(second).exception(LATER))
+    assert time.monotonic() - begin < SOON
+    assert not one.done()
+    assert (
+        f"its TF_CONFIG (or KFIT_WORKERS) lists localhost:{port} for worker 1, that of this task, "
+        f"worker 1, {there} for worker 1; give every task the same addresses"
+    ) in message
+    assert capfd.readouterr().err.splitlines() == [
+        "kfit: the process that calls from 127.0.0.1 is worker 1 of another cluster: its TF_CONFIG "
+        f"(or KFIT_WORKERS) lists {there} for worker 1, that of this task, worker 0, "
+        f"localhost:{port} for worker 1; give every task the same addresses, in the same order and "
+        "spelling; worker 0 waits on, since without KFIT_SECRET the caller may be a process of an "
+        "earlier run"
+    ]
+    assert f"lists {there} for worker 1" in str(one.exception(LATER))
+
+
+def test_says_how_long_lists_differ_in_a_short_message() -> None:
+    """However many addresses there are, no message is longer than a task reads."""
+    addresses = [f"{'long-name.' * 24}host:{port}" for port in range(10000, 11000)]
+    meeting = module._Rendezvous(Cluster({"worker": addresses}, Task("worker", 999)))
+    peer = module._Rendezvous(
+        Cluster({"worker": [*addresses[:500], "a:1", *addresses[501:]]}, Task("worker", 500))
+    )
+    sent = peer.message("worker 999")
+    assert len(sent.encode(b"", b"")) < 20_000
+    reply = meeting.called(sent, "host500")
+    meeting.answered(meeting.peers["worker 500"], reply, sent)
+    assert "lists a:1 for worker 500, that of this task, worker 999, long-name." in meeting._refusal
+    # Where only what was not sent differs, nothing is claimed of single addresses.
+    told = meeting._difference(replace(sent, addresses=reply.addresses))
+    assert told.startswith("its TF_CONFIG (or KFIT_WORKERS) lists other addresses than that of")
+
+
+def test_says_that_a_caller_runs_another_version(start: Any) -> None:
+    cluster = make_clusters(2)[0]
+    meeting = start(cluster, timeout=1.0)
+    with connection_to(cluster) as connection:
+        connection.sendall(b"KFIT-RENDEZVOUS/3 0123\n")
+        assert connection.recv(100) == b""
+    assert "127.0.0.1 called: it runs another version of kfit" in str(meeting.exception(LATER))
+
+
 def test_refuses_a_second_process_that_claims_the_own_task(start: Any, secret: None) -> None:
     cluster, _ = make_clusters(2)
     meeting = start(cluster)
@@ -336,7 +388,7 @@ def test_what_was_read_in_another_connection_is_worth_nothing(start: Any, secret
 
     def listen_in(greeting: bytes) -> bytes:
         hello = module._Hello(
-            *("worker 1", str(first.task), sockets.digest(first), 2, "made up", 0, ()),
+            *("worker 1", str(first.task), sockets.digest(first), 2, {}, "made up", 0, ()),
             refusal="an old reason",
         )
         said.append(replace(hello, refusal="").encode(SECRET.encode(), greeting))
