@@ -70,6 +70,7 @@ from kfit.training.ready_model import ReadyModel
 from kfit.training.restored_first import restoring_first
 from kfit.training.same_data import BatchComparison, batches_of_all
 from kfit.training.save_points import PeerFailedError
+from kfit.training.shown_elsewhere import progress_shown_elsewhere
 from kfit.training.turns import Purpose
 from kfit.training.validation import ValidationData
 from kfit.verification.report import Verification
@@ -472,7 +473,8 @@ class Trainer:
                 ),
             )
             self._open_account(state, epochs - initial_epoch, verbose, profile)
-            with bars_shown(call.callbacks):
+            elsewhere = progress_shown_elsewhere(self.cluster, state, verbose)
+            with bars_shown(call.callbacks), elsewhere:
                 self._train(state, is_saved=is_saved)
             if profile and not state.interrupted:
                 self._measure_parts(call.account, batches)
