@@ -1,4 +1,4 @@
-"""The result of `Trainer.verify`: a verdict, a table of differences, and their causes."""
+"""The result of `Trainer.verify`: a verdict, the causes, and a table of differences."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cause:
 
 @dataclass(frozen=True, repr=False)
 class Verification:
-    """What `Trainer.verify` has found. Printing it shows the verdict, the table and the causes.
+    """What `Trainer.verify` has found. Printing it shows the verdict, the causes and the table.
 
     Attributes:
         verdict: "equal" (up to rounding); "equal but for random draws": so it is after layers such
@@ -96,12 +96,13 @@ class Verification:
         return {"equal": self.is_equal, **found}
 
     def __str__(self) -> str:
-        lines = [self.summary(), "", *self._table()]
-        for title, texts in (
-            ("Cause:" if len(self.causes) == 1 else "Causes:", [_of(c) for c in self.causes]),
-            ("kfit warns:", self.warnings),
-            ("Notes:", self.notes),
-        ):
+        lines = [f"{self._verdict_line()}."]
+        if len(self.causes) == 1:
+            lines.append(f"Cause: {_of(self.causes[0])}")
+        elif self.causes:
+            lines += ["Causes:", *(f"  - {_of(cause)}" for cause in self.causes)]
+        lines += ["", *self._table()]
+        for title, texts in (("kfit warns:", self.warnings), ("Notes:", self.notes)):
             if texts:
                 lines += ["", title, *(f"  - {text}" for text in texts)]
         return "\n".join(lines)
@@ -109,25 +110,29 @@ class Verification:
     __repr__ = __str__
 
     def summary(self) -> str:
-        """Returns the verdict in one line."""
-        steps = f"{len(self.batch_sizes)} steps on {self.replicas} replicas and on one device"
-        worst = max((d.difference for d in self.differences), default=0.0)
-        if self.verdict == "equal":
-            text = f"EQUAL: {steps} give the same numbers, up to rounding ({worst:.1e})"
-        elif self.verdict == "equal but for random draws":
-            text = (
-                f"EQUAL BUT FOR RANDOM DRAWS: {steps} give the same numbers, up to rounding "
-                f"({worst:.1e}), without the draws of the random layers"
-            )
-        elif self.verdict == "differs":
-            text = f"DIFFERS: {steps} give other numbers, by up to {worst:.1e}"
-        else:
-            text = "NOT REPEATABLE: one device gives two results from the same beginning"
+        """Returns the verdict in one line, with the names of what causes a difference."""
         # The table is made without random draws, so that another cause explains it alone.
         causes = [cause for cause in self.causes if cause.kind != RANDOM] or self.causes
         names = ", ".join(dict.fromkeys(repr(cause.name) for cause in causes))
         because = f", because of {names}" if names and not self.is_equal else ""
-        return f"{text}{because}."
+        return f"{self._verdict_line()}{because}."
+
+    def _verdict_line(self) -> str:
+        steps = f"{len(self.batch_sizes)} steps on {self.replicas} replicas"
+        worst = max((d.difference for d in self.differences), default=0.0)
+        if self.verdict == "equal":
+            return (
+                f"EQUAL: {steps} give the same numbers as on one device, up to rounding "
+                f"({worst:.1e})"
+            )
+        if self.verdict == "equal but for random draws":
+            return (
+                f"EQUAL BUT FOR RANDOM DRAWS: {steps} give the same numbers as on one device, up "
+                f"to rounding ({worst:.1e}), if the random layers draw nothing"
+            )
+        if self.verdict == "differs":
+            return f"DIFFERS: {steps} give other numbers than on one device, by up to {worst:.1e}"
+        return "NOT REPEATABLE: one device gives two results from the same beginning"
 
     def _table(self) -> list[str]:
         rows = [("", "difference", "allowed", "")]

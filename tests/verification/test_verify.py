@@ -164,7 +164,16 @@ def test_the_layer_that_differs_is_named(tiny: Any, layer: Any, kind: str, says:
     assert not found
     assert [(c.name, c.kind) for c in found.causes] == [("culprit", kind)]
     assert says in found.causes[0].text
-    assert "because of 'culprit'" in str(found).splitlines()[0]
+    worst = max(each.difference for each in found.differences)
+    first, cause, empty, *_ = lines = str(found).splitlines()
+    assert first == (
+        "DIFFERS: 3 steps on 2 replicas give other numbers than on one device, by up to "
+        f"{worst:.1e}."
+    )
+    assert cause == f"Cause: culprit ({kind}): {found.causes[0].text}"
+    assert empty == ""
+    assert sum("Cause" in line or "because of" in line for line in lines) == 1
+    assert found.summary() == f"{first[:-1]}, because of 'culprit'."
 
 
 @pytest.mark.long
