@@ -255,6 +255,11 @@ def say_nothing_of(error: BaseException) -> None:
     sys.excepthook = show
 
 
+def was_told(error: BaseException) -> bool:
+    """Returns whether the user has been told an error already (see `say_nothing_of`)."""
+    return is_marked(error, _TOLD)
+
+
 def _shorten(error: BaseException) -> None:
     errors = chain(error)
     for each in errors:

@@ -82,6 +82,7 @@ class ErrorRecord:
             `is_result` is True.
         is_result: Whether the function returned normally, but its result could not be pickled.
         is_consequence: Whether the error was only caused by the failure of another worker.
+        is_printed: Whether the worker has printed the traceback.
     """
 
     task: str
@@ -92,6 +93,7 @@ class ErrorRecord:
     traceback: str
     is_result: bool = False
     is_consequence: bool = False
+    is_printed: bool = False
 
 
 class CallFiles:

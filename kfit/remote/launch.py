@@ -215,7 +215,10 @@ def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
     lines = []
     if first is not None:
         lines += [f"{first.task} raised {first.line}", ""]
-        lines += [f"On {first.task}:", with_cells(first.traceback)]
+        if first.is_printed:
+            lines.append("Its traceback is printed above; `error.traceback` has it, too.")
+        else:
+            lines += [f"On {first.task}:", with_cells(first.traceback)]
     else:
         lines += [f"{last}{last.hint}"]
     others = [one for one in recorded if one is not first]

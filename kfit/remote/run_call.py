@@ -88,6 +88,7 @@ def _note(
     from kfit.heartbeat import Heartbeat
     from kfit.heartbeat.errors import is_consequence, told_as_consequence
     from kfit.heartbeat.summaries import summary_of
+    from kfit.heartbeat.tracebacks import was_told
     from kfit.remote.call_files import ErrorRecord
 
     if not is_result:
@@ -98,6 +99,8 @@ def _note(
     while first is not None and first.tb_frame.f_code.co_filename == __file__:
         first = first.tb_next
     shown = "".join(traceback.format_exception(type(error), error, first)).rstrip()
+    prints = call_files.settings().loud and not was_told(error)
+    follows = is_consequence(error)
     call_files.put_error(
         ErrorRecord(
             task=name,
@@ -107,13 +110,12 @@ def _note(
             line=summary_of(error),
             traceback="" if is_result else shown,
             is_result=is_result,
-            is_consequence=is_consequence(error),
+            is_consequence=follows,
+            is_printed=was_told(error) or (prints and not follows),
         )
     )
-    if call_files.settings().loud:
-        if is_consequence(error):
-            shown = told_as_consequence(error)
-        print(shown, file=sys.stderr, flush=True)
+    if prints:
+        print(told_as_consequence(error) if follows else shown, file=sys.stderr, flush=True)
     return 1
 
 

@@ -147,8 +147,11 @@ def test_restarts(capsys: pytest.CaptureFixture[str]) -> None:
         "  attempt 1: worker 0 raised OSError: full",
         "  attempt 2: worker 0 raised OSError: full",
     ]
-    # An error that a restart follows would be lost otherwise.
-    assert "[worker 0] OSError: full" in capsys.readouterr().err
+    # An error that a restart follows would be lost otherwise. It is printed once for each attempt.
+    assert capsys.readouterr().err.count("[worker 0] OSError: full") == 2
+    assert "Traceback" not in str(caught.value)
+    assert "Its traceback is printed above" in str(caught.value)
+    assert caught.value.traceback.endswith("OSError: full")
 
 
 @pytest.mark.long

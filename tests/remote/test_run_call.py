@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kfit.distribute.ring import ExchangeError
+from kfit.heartbeat.tracebacks import say_nothing_of
 from kfit.remote import run_call
 from kfit.remote.call_files import CallFiles, Settings
 
@@ -42,6 +43,7 @@ def test_a_consequence_is_one_line(
     shown, recorded = printed(error, tmp_path, capsys)
     assert shown == f"kfit: this task fails because another one has: {CLOSED}\n"
     assert recorded.startswith("Traceback")
+    assert [one.is_printed for one in CallFiles(tmp_path).errors()] == [False]
 
 
 def test_an_error_of_its_own_has_its_traceback(
@@ -49,6 +51,7 @@ def test_an_error_of_its_own_has_its_traceback(
 ) -> None:
     shown, recorded = printed(KeyError("label"), tmp_path, capsys)
     assert shown.rstrip() == recorded
+    assert [one.is_printed for one in CallFiles(tmp_path).errors()] == [True]
     assert "KeyError: 'label'" in recorded
 
 
@@ -59,6 +62,19 @@ def test_without_restarts_nothing_is_printed(
     shown, recorded = printed(KeyError("label"), tmp_path, capsys, loud=False)
     assert shown == ""
     assert "KeyError" in recorded
+
+
+def test_an_error_that_was_told_is_not_printed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a callback, which `fit` prints while the other tasks still train."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    error = KeyError("label")
+    say_nothing_of(error)
+    shown, recorded = printed(error, tmp_path, capsys)
+    assert shown == ""
+    assert "KeyError" in recorded
+    assert [one.is_printed for one in CallFiles(tmp_path).errors()] == [True]
 
 
 class WithoutMessageError(Exception):
