@@ -64,14 +64,25 @@ def add_inspect(commands: Any) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    if not os.path.isdir(arguments.directory):
+    if os.path.lexists(arguments.directory) and not os.path.isdir(arguments.directory):
         raise CommandError(
             f"`directory` is {arguments.directory!r}, which is not a directory; expected the "
             "`backup_dir` of a BackupAndRestore"
         )
     _check_export(arguments.export, arguments.model)
-    from kfit.commands.inspected_snapshots import as_text, directory_of_snapshots, inspect
+    from kfit.commands.inspected_snapshots import (
+        WHY_NONE,
+        as_text,
+        directory_of_snapshots,
+        inspect,
+    )
 
+    if not os.path.isdir(arguments.directory):
+        raise CommandError(
+            f"`directory` is {arguments.directory!r}, which does not exist, so it holds no "
+            f"snapshot. {WHY_NONE}. Otherwise the path is wrong: expected the `backup_dir` of a "
+            "BackupAndRestore"
+        )
     if (directory := directory_of_snapshots(arguments.directory)) != arguments.directory:
         print(f"kfit: note: the snapshots are in {directory}", file=sys.stderr, flush=True)
     arguments.directory = directory

@@ -29,6 +29,12 @@ _NEEDED: dict[str, type | tuple[type, ...]] = {
 }
 """What the description of a snapshot must hold to be shown, and of which type."""
 
+WHY_NONE = (
+    "BackupAndRestore deletes its snapshots when the program has ended well, unless it has "
+    "`delete_checkpoint=False`"
+)
+"""The usual reason why there is no snapshot, for error messages."""
+
 
 def inspect(directory: str, only: str | None = None) -> dict[str, Any]:
     """Reads and checks the snapshots (saved states of a training) in a directory.
@@ -57,10 +63,7 @@ def inspect(directory: str, only: str | None = None) -> dict[str, Any]:
     store = Store(directory, check=check_training)
     names = store.names()
     if not names:
-        raise CommandError(
-            f"`directory` is {directory!r}, which holds no snapshot. BackupAndRestore deletes its "
-            "snapshots when the program has ended well, unless it has `delete_checkpoint=False`"
-        )
+        raise CommandError(f"`directory` is {directory!r}, which holds no snapshot. {WHY_NONE}")
     if only is not None:
         names = [chosen(store, only, "--snapshot")]
     return {

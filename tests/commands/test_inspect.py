@@ -53,6 +53,13 @@ def test_good_snapshots(backup: Any) -> None:
     assert "callbacks keras.callbacks.History" in done.stdout
 
 
+def test_a_directory_that_a_run_has_deleted_is_explained(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "file").touch()
+    for name, says in (("gone", "`delete_checkpoint=False`"), ("file", "is not a directory")):
+        assert main(["inspect", str(tmp_path / name)]) == 2
+        assert says in " ".join(capsys.readouterr().err.split())
+
+
 def test_snapshots_one_level_down_are_found(backup: Any, tmp_path: Path, capsys: Any) -> None:
     os.symlink(backup, tmp_path / "backup")
     (tmp_path / "data").mkdir()
