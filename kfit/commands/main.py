@@ -77,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not words or words[0] == "help":
             words = [*words[1:], "--help"]
         arguments = parser.parse_args(words)
+        arguments.given = words
         with exit_codes_kept():
             code = int(arguments.command(arguments))
         sys.stdout.flush()
@@ -174,8 +175,14 @@ class _Parser(argparse.ArgumentParser):
 
     def options(self) -> list[str]:
         """Returns the options of this parser, such as "--help", as its help lists them."""
-        listed = re.findall(r"^  (-.*?)(?:  |$)", self.format_help(), re.MULTILINE)
-        return re.findall(r"(?<!\S)--?[a-zA-Z][\w-]*", " ".join(listed))
+        return re.findall(r"(?<!\S)--?[a-zA-Z][\w-]*", " ".join(self._listed()))
+
+    def options_with_value(self) -> list[str]:
+        """Returns those of the options that the next word belongs to, such as "--workers"."""
+        return re.findall(r"(?<!\S)(--?[a-zA-Z][\w-]*) +[^-\s]", "\n".join(self._listed()))
+
+    def _listed(self) -> list[str]:
+        return re.findall(r"^  (-.*?)(?:  |$)", self.format_help(), re.MULTILINE)
 
 
 def _unknown(given: str, kind: str, known: Sequence[str], others: Sequence[str] = ()) -> str:
@@ -325,7 +332,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> list[str]:
     )
     add_program(parser)
     options = parser.options()
-    parser.set_defaults(command=_run, options=options)
+    parser.set_defaults(command=_run, parser=parser)
     return options
 
 
@@ -359,7 +366,7 @@ def _run(arguments: argparse.Namespace) -> int:
     max_restarts = _restarts(arguments.max_restarts)
     hang_timeout = _hang_timeout(arguments.hang_timeout)
     words = _program(arguments.script, arguments.module)
-    note_options_of_the_script(words, arguments.options, "kfit run")
+    note_options_of_the_script(words, arguments.parser, arguments.given)
     options = ["--keras-fit"] if arguments.keras_fit else []
     options += ["--no-join"] if arguments.no_join else []
     program = (sys.executable, _RUN_SCRIPT, *options, *words)
@@ -450,6 +457,8 @@ def _run(arguments: argparse.Namespace) -> int:
         from kfit.supervisor.task_logs import TaskLogs
 
         logs = TaskLogs(arguments.log_dir, arguments.log_format or "text")
+        for command in plan():
+            logs.check(command.name)
     if prefix:
         print(f"kfit: {_what_starts(cluster, workers or 1, ps or 0, arguments)}", file=sys.stderr)
     elif is_terminal(sys.stderr):

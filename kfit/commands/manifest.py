@@ -61,7 +61,7 @@ def _add_kubernetes(systems: Any) -> None:
         "pods are on several nodes",
     )
     _add_shared(parser, memory="16Gi")
-    parser.set_defaults(command=_kubernetes, options=parser.options(), shown_as=parser.prog)
+    parser.set_defaults(command=_kubernetes, parser=parser, shown_as=parser.prog)
 
 
 def _add_slurm(systems: Any) -> None:
@@ -86,7 +86,7 @@ def _add_slurm(systems: Any) -> None:
         help="a line of shell to run first, such as 'module load cuda'; may be given again",
     )
     _add_shared(parser, memory="64G")
-    parser.set_defaults(command=_slurm, options=parser.options(), shown_as=parser.prog)
+    parser.set_defaults(command=_slurm, parser=parser, shown_as=parser.prog)
 
 
 def _add_shared(parser: argparse.ArgumentParser, memory: str) -> None:
@@ -190,7 +190,7 @@ def _job(arguments: argparse.Namespace, workers: int) -> Job:
     for word in program:
         refuse_control("script.py", word)
     if program:
-        note_options_of_the_script(program, arguments.options, arguments.shown_as)
+        note_options_of_the_script(program, arguments.parser, arguments.given)
     if arguments.backup_dir is not None and is_url(arguments.backup_dir):
         raise CommandError(
             f"`--backup-dir` is {arguments.backup_dir!r}, a URL; expected a path of a file system, "

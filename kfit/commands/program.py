@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Protocol
 
 from kfit.argument_checks import CommandError
 from kfit.cluster.printable import printable
@@ -97,20 +98,47 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def note_options_of_the_script(words: Sequence[str], options: Sequence[str], command: str) -> None:
+class CommandParser(Protocol):
+    """The parser of a command that runs a program."""
+
+    prog: str
+
+    def options(self) -> list[str]:
+        """Returns the options of the command, such as "--help"."""
+
+    def options_with_value(self) -> list[str]:
+        """Returns those of the options that the next word belongs to."""
+
+
+def note_options_of_the_script(
+    words: Sequence[str], parser: CommandParser, given: Sequence[str]
+) -> None:
     """Tells the user if an option of a command stands after the script, which gets it then.
+
+    The note has the command line with which the command gets the option.
 
     Args:
         words: The script or module with its arguments.
-        options: The options of the command.
-        command: The command, such as "kfit run".
+        parser: The parser of the command.
+        given: All words of the command line, from the name of the command on.
     """
-    of_script = [word for word in words[1:] if word.startswith("--")]
-    both = [word for word in of_script if word.partition("=")[0] in options]
-    if both:
+    options = parser.options()
+    start = 2 if words[0] == "-m" else 1
+    rest, moved = list(words[start:]), []
+    for word in words[start:]:
+        if word.startswith("--") and word.partition("=")[0] in options:
+            place = rest.index(word)
+            count = 2 if word in parser.options_with_value() else 1
+            moved += rest[place : place + count]
+            del rest[place : place + count]
+    if moved:
+        before = list(given[: len(given) - len(words)])
+        if before[-1:] == ["--"]:
+            del before[-1]
+        meant = shlex.join(["kfit", *before, *moved, *words[:start], *rest])
         print(
-            f"kfit: note: `{both[0]}` is passed to {name_of_program(words)}, since it stands after "
-            f"it; options of `{command}` come before the script",
+            f"kfit: note: `{moved[0]}` is passed to {name_of_program(words)}, since it stands "
+            f"after it; options of `{parser.prog}` come before the script: `{meant}`",
             file=sys.stderr,
             flush=True,
         )

@@ -66,7 +66,7 @@ def add_verify(commands: Any, program: Program, count: Count, run_script: str) -
             "json": arguments.json,
         }
         words = program(arguments.script, arguments.module)
-        note_options_of_the_script(words, parser.options(), "kfit verify")
+        note_options_of_the_script(words, parser, arguments.given)
         told = f"{name_of_program(words)} on one device and on {settings['replicas']} replicas"
         print(f"kfit: comparing the first steps of {told}", file=sys.stderr, flush=True)
         return _run([sys.executable, run_script, "--verify", "--no-join", *words], settings)

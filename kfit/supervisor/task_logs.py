@@ -79,11 +79,19 @@ class TaskLogs:
             CommandError: If a file with the name of one of the task's log files was not written by
                 kfit.
         """
-        self._check(name)
+        self.check(name)
         entry = _json_entry if self._format == "json" else _text_entry
         return TaskLog(self._path(name), name, attempt, entry, self._largest, say)
 
-    def _check(self, name: str) -> None:
+    def check(self, name: str) -> None:
+        """Checks that the log files of a task can be written without the loss of another file.
+
+        Args:
+            name: The name of the task, such as "worker 0".
+
+        Raises:
+            CommandError: If a file with the name of one of them was not written by kfit.
+        """
         first = self._path(name)
         for path in (first, *(f"{first}.{number}" for number in range(1, OLD_FILES + 1))):
             if os.path.lexists(path) and not _is_log(path):

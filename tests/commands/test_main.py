@@ -2,6 +2,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -117,7 +118,7 @@ def test_one_worker_is_as_if_run_by_python(script: Path) -> None:
     assert json.loads(done.stdout) == [None, ["--lr", "0.1", "-m", "--workers=7"]]
     assert done.stderr.splitlines() == [
         f"kfit: note: `--workers=7` is passed to {script}, since it stands after it; options of "
-        "`kfit run` come before the script"
+        f"`kfit run` come before the script: `kfit run --workers=7 {script} --lr 0.1 -m`"
     ]
     assert kfit("run", str(script), "--lr", "0.1").stderr == ""
 
@@ -576,6 +577,41 @@ def test_a_misspelled_variable_is_told(script: Path) -> None:
     assert "did you mean `KFIT_WORKERS` by `KFIT_WORKER`?" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (
+            "--cpus 2 {} --verbose --lr 1 --max-restarts 3 --x '' --log-dir=a",
+            "--cpus 2 --verbose --max-restarts 3 --log-dir=a {} --lr 1 --x ''",
+        ),
+        ("-m timeit --workers 2 --workers", "--workers 2 --workers -m timeit"),
+    ],
+)
+def test_the_note_has_the_command_line_that_is_meant(
+    words: str, meant: str, script: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("kfit.supervisor.supervisor.Supervisor.run", lambda self: 0)
+    given = shlex.split(words.format(script))
+    assert main(["run", *given]) == 0
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[0]
+        .endswith(
+            f"options of `kfit run` come before the script: `kfit run {meant.format(script)}`"
+        )
+    )
+
+
+def test_a_foreign_log_file_is_told_before_anything_starts(
+    tmp_path: Path, script: Path, capsys: Any
+) -> None:
+    (tmp_path / "worker-1.log").write_text("my own results\n")
+    assert main(["run", "--workers", "2", "--log-dir", str(tmp_path), str(script)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("kfit: error: `--log-dir` is ")
+    assert "'worker-1.log' kfit did not write" in line
+
+
 @pytest.mark.parametrize("system", [["kubernetes", "--image", "x"], ["slurm"]])
 def test_options_of_a_manifest_after_the_script_are_told(
     system: list[str], capsys: pytest.CaptureFixture[str]
@@ -585,7 +621,8 @@ def test_options_of_a_manifest_after_the_script_are_told(
     assert "train.py" in told.out
     assert told.err == (
         f"kfit: note: `--gpus` is passed to train.py, since it stands after it; options of `kfit "
-        f"manifest {system[0]}` come before the script\n"
+        f"manifest {system[0]}` come before the script: "
+        f"`kfit manifest {' '.join(system)} --gpus 4 train.py --lr 1`\n"
     )
 
 
