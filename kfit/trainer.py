@@ -29,7 +29,7 @@ from kfit.distribute.scopes import check_scope, scope_of
 from kfit.distribute.strategy import Strategy, TFStrategy
 from kfit.fingerprints import fingerprint_of
 from kfit.heartbeat import Heartbeat, Phase
-from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user
+from kfit.heartbeat.tracebacks import each_for_user, for_user, warn_user, warning_once
 from kfit.inputs import Batches, columns_as_arrays, kind_of, split_validation
 from kfit.inputs.foreign_passes import counting_foreign_passes
 from kfit.internals.keras_methods import own_method
@@ -106,7 +106,7 @@ def _accounted(fit: Callable[_P, _R]) -> Callable[_P, _R]:
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         self: Any = args[0]
         account = self._account = Account()
-        with account.running():
+        with account.running(), warning_once():
             result = fit(*args, **kwargs)
         self._account = account  # a callback may have called `fit`, too
         if (text := account.summary()) is not None:

@@ -19,6 +19,13 @@ from kfit.internals.graphs import CALLS
 
 Tensor = Any
 
+FROM_ALL_REPLICAS = (
+    "Or compute it from the examples of all replicas, as a maximum needs, by "
+    "`tf.distribute.get_replica_context().all_gather(values, axis=0)`; where sums are enough, take "
+    'those of all replicas by `all_reduce("sum", value)` in place of `all_gather`.'
+)
+"""What helps if a replica cannot compute a value of the batch from its own examples."""
+
 
 def warn_if_combined(
     value: Tensor, replica: Replica, what: str, *, are_weighted: bool = False
@@ -101,6 +108,5 @@ def warn_of(what: str, replica: Replica) -> None:
         "shows (the root of a mean, a ratio of sums, a maximum, a mean over some of the examples). "
         "Each replica computes it from its own examples, so that the numbers depend on how many "
         "replicas there are. Let a loss return a value for each example, with `sample_weight` or a "
-        "mask where some do not count, or take the sums in it over all replicas, by "
-        '`tf.distribute.get_replica_context().all_reduce("sum", value)`.'
+        f"mask where some do not count. {FROM_ALL_REPLICAS}"
     )

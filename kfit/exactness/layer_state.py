@@ -215,8 +215,9 @@ class LayerState:
             f"a value in a step, {why}, and nothing says what becomes of the replicas' values. "
             'Make it by `add_weight(..., aggregation="sum")` if what all replicas add to it '
             'counts, "mean" for their mean, weighted by examples, or "only_first_replica" for that '
-            "of one; or compute the value over all replicas, by "
-            '`tf.distribute.get_replica_context().all_reduce("sum", value)`. On one replica '
+            "of one; or compute the value over all replicas: sums by "
+            '`tf.distribute.get_replica_context().all_reduce("sum", value)`, others, such as a '
+            "maximum, from the examples of all by `all_gather(values, axis=0)`. On one replica "
             "nothing is needed."
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.exactness.batch_kinds import has_one_example, has_rows_of_examples, kinds_of
-from kfit.exactness.batch_warnings import warn_of_rows
+from kfit.exactness.batch_warnings import FROM_ALL_REPLICAS, warn_of_rows
 from kfit.exactness.collectives import all_reduce_sum
 from kfit.exactness.replica_context import CannotMeetError, Replica, current_replica, one_of_several
 from kfit.exactness.scalar_estimates import common_value, estimate_of
@@ -111,8 +111,7 @@ def _common_weight(weight: Any, values: Tensor, replica: Replica) -> Any:
             "The `sample_weight` of a loss has no value for each example, and is computed from the "
             "examples (a mean or a sum over them, a maximum). Each replica computes it from its "
             "own examples, so that the numbers depend on how many replicas there are. Pass a "
-            "weight for each example, or take the sums in it over all replicas, by "
-            '`tf.distribute.get_replica_context().all_reduce("sum", value)`.'
+            f"weight for each example. {FROM_ALL_REPLICAS}"
         )
     return weight if common is None else common
 

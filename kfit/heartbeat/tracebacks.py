@@ -15,6 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -142,16 +143,38 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     assert here is not None  # CPython has frames
     place = place_of_caller() or getattr(_of_thread, "place", None)
     place = place or Place(here.f_code.co_filename, here.f_lineno, here.f_globals)
-    if is_told_by_another(f"{place.file}:{place.line}: {message}"):
+    key = (message, category, place.line)
+    if (place.file, *key) in _shown or is_told_by_another(f"{place.file}:{place.line}: {message}"):
         return
+    registry = place.names.setdefault("__warningregistry__", {})
     warnings.warn_explicit(
-        message,
-        category,
-        place.file,
-        place.line,
-        place.names.get("__name__"),
-        place.names.setdefault("__warningregistry__", {}),
+        message, category, place.file, place.line, place.names.get("__name__"), registry
     )
+    # Python adds what it has shown and will not show again, as it does by default.
+    if _calls and key in registry:
+        _shown.add((place.file, *key))
+
+
+_calls: list[object] = []  # those that run in `warning_once`, in all threads
+_shown: set[tuple[Any, ...]] = set()
+
+
+@contextmanager
+def warning_once() -> Iterator[None]:
+    """Context of a call in which no warning of kfit is shown twice, in any thread.
+
+    Python shows a warning once for each line, but begins anew whenever a filter of warnings is
+    changed, as libraries do for a moment. A step of a long training may be traced again after that.
+    Filters that show every warning, or none, work as everywhere.
+    """
+    call = object()
+    _calls.append(call)
+    try:
+        yield
+    finally:
+        _calls.remove(call)
+        if not _calls:
+            _shown.clear()
 
 
 class Place(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 import kfit
@@ -59,8 +60,10 @@ def trained_with(weight: Any, trainer: Any) -> Any:
         lambda y: ops.cast(ops.shape(y)[0], "float32"),
         pytest.param(lambda y: ops.array([0.5]), marks=pytest.mark.long),
         pytest.param(lambda y: 1.0 + ops.abs(y[:, 0]), marks=pytest.mark.long),
+        # As the warning advises.
+        lambda y: ops.max(tf.distribute.get_replica_context().all_gather(y, axis=0)),
     ],
-    ids=["number", "examples", "vector", "of_each"],
+    ids=["number", "examples", "vector", "of_each", "largest_of_all"],
 )
 def test_weights_are_those_of_one_device(tiny: Any, weight: Any) -> None:
     expected = trained_with(weight, lambda model: model)
@@ -71,7 +74,8 @@ def test_weights_are_those_of_one_device(tiny: Any, weight: Any) -> None:
 
 
 def test_one_weight_that_no_replica_knows_is_warned_of(tiny: Any) -> None:
-    with pytest.warns(UserWarning, match="The `sample_weight` of a loss has no value for each"):
+    message = "The `sample_weight` of a loss has no value for each.*as a maximum needs"
+    with pytest.warns(UserWarning, match=message):
         trained_with(ops.max, lambda model: kfit.Trainer(model, tiny.strategy(2)))
 
 

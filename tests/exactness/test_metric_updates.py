@@ -339,6 +339,27 @@ def test_updates_that_the_examples_decide_on_are_warned_of(place: str, tiny: Any
         all_logged(DECIDED[place], tiny.strategy(2))
 
 
+class ChangesFilters(keras.callbacks.Callback):
+    """As a library may for a moment; Python then forgets what it has shown."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+
+
+def test_a_fit_that_is_traced_again_warns_once(tiny: Any) -> None:
+    own = Own(lambda v, p: v.assign(ops.maximum(v, ops.max(p))))
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[own])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        # The last batch is smaller.
+        kfit.Trainer(model, tiny.strategy(2)).fit(
+            X, Y, batch_size=4, epochs=2, verbose=0, callbacks=[ChangesFilters()]
+        )
+    assert len([each for each in caught if "The metric 'own' does more" in str(each.message)]) == 1
+
+
 def test_values_that_no_graph_shows_are_warned_of(tiny: Any) -> None:
     def give(v: Any, n: Any, give: Any) -> None:
         total = tf.py_function(tf.reduce_sum, [v], "float32")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from kfit.heartbeat.tracebacks import (
     say_nothing_of,
     warn_user,
     warned_at,
+    warning_once,
 )
 
 
@@ -350,6 +352,28 @@ def test_a_warning_names_the_users_line() -> None:
     with pytest.warns(UserWarning, match="of the user's") as caught:
         stack.close()
     assert caught[0].filename == __file__
+
+
+def test_a_call_shows_a_warning_once_though_filters_change() -> None:
+    def warn() -> int:
+        warn_user("of a call")
+        warnings.filterwarnings("default", message="of another kind")
+        return len(caught)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        with warning_once(), warning_once():
+            assert [warn() for _ in range(2)] == [1, 1]
+        assert warn() == 2
+        # What no filter hides is shown, and what one has hidden is not taken for shown.
+        with warning_once():
+            warnings.simplefilter("ignore")
+            assert warn() == 2
+            warnings.simplefilter("default")
+            assert warn() == 3
+            warnings.simplefilter("always")
+        with warning_once():
+            assert [warn() for _ in range(2)] == [4, 5]
 
 
 def aside(text: str) -> None:

@@ -194,6 +194,28 @@ def test_what_is_no_mean_is_warned_of_by_name(tiny: Any) -> None:
     assert {(each.filename, each.lineno) for each in values} == {(__file__, line)}
 
 
+class Largest(Returns):
+    def values(self, loss: Any, y_pred: Any) -> dict[str, Any]:
+        return {"largest": ops.max(y_pred)}
+
+
+class Gathered(Returns):
+    def values(self, loss: Any, y_pred: Any) -> dict[str, Any]:
+        gather = tf.distribute.get_replica_context().all_gather
+        return {"largest": ops.max(gather(y_pred, axis=0))}
+
+
+def test_a_maximum_is_exact_as_the_warning_says(tiny: Any) -> None:
+    with pytest.warns(UserWarning, match="as a maximum needs, by .*all_gather"):
+        kfit.Trainer(made(Largest), tiny.strategy(2)).fit(X, Y, batch_size=7, verbose=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer = kfit.Trainer(made(Gathered), tiny.strategy(2))
+        got = trainer.fit(X, Y, batch_size=7, verbose=0).history["largest"]
+    expected = kfit.Trainer(made(Gathered), "one_device").fit(X, Y, batch_size=7, verbose=0)
+    np.testing.assert_allclose(got, expected.history["largest"], rtol=1e-5)
+
+
 class Arrays(keras.Model):
     """Returns all that `values` makes of a batch, of which little is a scalar."""
 
