@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import keras
 
+from kfit.argument_checks import shown
 from kfit.checkpoint.callback_names import FOR_THE_CHIEF
 from kfit.heartbeat.tracebacks import for_user
 from kfit.training.callback import TrainingCallback
@@ -44,12 +45,12 @@ def chief_only(callback: _Callback) -> _Callback:
         hint = f"; pass an instance: {callback.__name__}()" if is_class else ""
         raise ValueError(
             f"`callback` must be a keras.callbacks.Callback{hint}. Received: "
-            f"{callback!r} (of type {type(callback)})"
+            f"{shown(callback)} (of type {type(callback)})"
         )
     if isinstance(callback, TrainingCallback):
         raise ValueError(
             "`callback` must not be a kfit.callbacks.TrainingCallback, which works together on all "
-            f"tasks, and writes on the chief only. Received: {callback!r}"
+            f"tasks, and writes on the chief only. Received: {shown(callback)}"
         )
     object.__setattr__(callback, FOR_THE_CHIEF, True)
     return callback

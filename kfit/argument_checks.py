@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of an object in memory, which tells a user nothing
 
 _LONGEST = 100
 _MOST_PARTS = 6
@@ -148,7 +148,10 @@ def read_seconds(option: str, text: str | None, *, above_zero: bool = False) -> 
 
 
 def shown(value: Any) -> str:
-    """Returns a wrong value for an error message: arrays by their shapes, others cut short."""
+    """Returns a wrong value for an error message: arrays by their shapes, others cut short.
+
+    An object that only Python describes is shown by its class, without its address in memory.
+    """
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape:
         return f"an array of shape {shape}"
@@ -156,7 +159,7 @@ def shown(value: Any) -> str:
         kind, parts = type(value).__name__, ", ".join(map(shown, value[:_MOST_PARTS]))
         more = ", ..." if len(value) > _MOST_PARTS else ""
         return f"a {kind} of {len(value)} part{'s' * (len(value) != 1)}: {parts}{more}"
-    text = repr(value)
+    text = _ADDRESS.sub("", repr(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

@@ -15,6 +15,7 @@ from kfit.argument_checks import (
     check_positive,
     check_seconds,
     checked_save_freq,
+    shown,
 )
 
 NAN, INFINITY = float("nan"), float("inf")
@@ -62,6 +63,23 @@ def test_long_values_are_shown_shortly() -> None:
             check_positive(batch_size=value)
         with pytest.raises(ValueError, match=says):
             checked_save_freq(value, "epoch")
+
+
+class Mine:
+    def method(self) -> None:
+        pass
+
+
+def test_objects_are_shown_by_their_classes() -> None:
+    mine = f"{__name__}.Mine object"
+    for value, says in (
+        (Mine(), f"<{mine}>"),
+        ([Mine(), 1], f"[<{mine}>, 1]"),
+        (Mine().method, f"<bound method Mine.method of <{mine}>>"),
+        (test_numbers, "<function test_numbers>"),
+        ("text at 0", "'text at 0'"),
+    ):
+        assert shown(value) == says
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/backup", "s3://b", "file:///tmp/x", "HDFS://a/b"])
