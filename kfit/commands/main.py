@@ -321,7 +321,8 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> list[str]:
         "--keras-fit",
         action="store_true",
         help="run a script that does not use kfit: its model.fit trains on the "
-        "cluster (kfit.install)",
+        "cluster (kfit.install). A callback of its own that writes files does so on every worker, "
+        "unless it is wrapped in kfit.callbacks.chief_only",
     )
     parser.add_argument(
         "--no-join",

@@ -602,6 +602,12 @@ def test_the_note_has_the_command_line_that_is_meant(
     )
 
 
+def test_the_help_says_where_callbacks_write(capsys: Any) -> None:
+    assert main(["run", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "writes files does so on every worker, unless it is wrapped in kfit.callbacks" in told
+
+
 def test_a_foreign_log_file_is_told_before_anything_starts(
     tmp_path: Path, script: Path, capsys: Any
 ) -> None:
