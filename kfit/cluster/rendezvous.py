@@ -107,6 +107,8 @@ class _Hello(Message):
         workers: The number of workers in the sender's cluster.
         addresses: The first 32 of these addresses, and those of the sender and the receiver, by the
             names of the tasks, so that an error message can name addresses that differ.
+        source: What describes the cluster to the sender, such as "TF_CONFIG"; empty if the program
+            does.
         incarnation: A random text that identifies the sender's process. A worker that is restarted
             has a different one.
         turn: A number that grows with each message of the sender. By it the receiver recognizes an
@@ -123,6 +125,7 @@ class _Hello(Message):
     cluster: str
     workers: int
     addresses: dict[str, str]
+    source: str
     incarnation: str
     turn: int
     waits_for: tuple[str, ...]
@@ -176,16 +179,32 @@ class _Peer(Peer):
         return f"{self.task} at {self.address}"
 
 
+def _source_or_none() -> str | None:
+    """Returns what describes the cluster, such as "TF_CONFIG"; None if the program alone does."""
+    try:
+        return cluster_source()
+    except ClusterError:  # the program has given another description
+        return None
+
+
 def _in_source() -> str:
     """Returns " in TF_CONFIG", or in what else describes the cluster; "" if that is unknown."""
-    source = cluster_source()
+    source = _source_or_none()
     return f" in {source}" if source else ""
 
 
-def _variable() -> str:
-    """Returns the name of what lists the addresses of a task that was started like this one."""
-    source = cluster_source()
-    return "TF_CONFIG (or KFIT_WORKERS)" if source in (None, "TF_CONFIG") else source
+def _variables(source: str) -> tuple[str, str]:
+    """Returns what lists the addresses of another task, and what those of this task.
+
+    Args:
+        source: What describes the cluster to the other task; empty if that is unknown.
+
+    Returns:
+        Two texts, to stand after "its" and before "of this task".
+    """
+    own = _source_or_none() or source
+    differ = source and source != own
+    return printable(source) or "TF_CONFIG (or KFIT_WORKERS)", f"the {own}" if differ else "that"
 
 
 def _list_of_addresses(cluster: Cluster) -> str:
@@ -239,6 +258,7 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         self._num_workers = cluster.num_workers
         self._listed = _list_of_addresses(cluster)
         self._addresses = _addresses_by_name(cluster)
+        self._source = _source_or_none() or ""
         self._digest = sockets.digest(cluster)
         self._incarnation = secrets.token_hex(8)
         self._turn = 0
@@ -265,6 +285,7 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
                 cluster=self._digest,
                 workers=self._num_workers,
                 addresses=self._sent_addresses(receiver),
+                source=self._source,
                 incarnation=self._incarnation,
                 turn=self._turn,
                 waits_for=tuple(missing[:8]),
@@ -526,14 +547,15 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
             f"it was given {hello.workers} worker(s), while this task, {self.me}, was given "
             f"{self._num_workers}"
         )
+        there, here = _variables(hello.source)
         if differing:
             entries = (
-                f"its {_variable()} lists {_entries(differing, its)}, that of this task, "
-                f"{self.me}, {_entries(differing, mine)}{more}"
+                f"its {there} lists {_entries(differing, its)}, {here} of this task, {self.me}, "
+                f"{_entries(differing, mine)}{more}"
             )
         else:
             entries = (
-                f"its {_variable()} lists other addresses than that of this task, {self.me}, which "
+                f"its {there} lists other addresses than {here} of this task, {self.me}, which "
                 f"lists {self._listed}"
             )
         return entries if hello.workers == self._num_workers else f"{counts}: {entries}"

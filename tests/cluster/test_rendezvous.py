@@ -92,6 +92,7 @@ def say(task: Cluster, key: str | None = None, **changed: Any) -> bytes:
         cluster=sockets.digest(task),
         workers=task.num_workers,
         addresses=module._addresses_by_name(task),
+        source="",
         incarnation="made up",
         turn=0,
         waits_for=("worker 0",),
@@ -292,6 +293,27 @@ def test_names_the_addresses_that_differ(start: Any, capfd: Any) -> None:
     assert f"lists {there} for worker 1" in str(one.exception(LATER))
 
 
+def test_names_the_variables_that_were_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = make_clusters(2)[0]
+    here, there = first.addresses["worker"]
+    meeting = module._Rendezvous(first)
+    hello = meeting.message("worker 1")
+    monkeypatch.setenv("KFIT_WORKERS", f"{here},{there}")
+    monkeypatch.setenv("KFIT_INDEX", "0")
+    for source, says in (
+        ("KFIT_WORKERS", "its KFIT_WORKERS lists a:1 for worker 1, that of this task, worker 0"),
+        ("TF_CONFIG", "its TF_CONFIG lists a:1 for worker 1, the KFIT_WORKERS of this task, "),
+        ("", "its TF_CONFIG (or KFIT_WORKERS) lists a:1 for worker 1, that of this task, "),
+    ):
+        theirs = replace(hello, addresses={"worker 0": here, "worker 1": "a:1"}, source=source)
+        assert meeting._difference(theirs).startswith(says)
+    assert module._Rendezvous(first).message("worker 1").source == "KFIT_WORKERS"
+    # A program may have given its own description.
+    monkeypatch.setenv("KFIT_INDEX", "x")
+    assert module._Rendezvous(first).message("worker 1").source == ""
+    assert "TF_CONFIG (or KFIT_WORKERS)" in meeting._difference(replace(hello, addresses={}))
+
+
 def test_says_how_long_lists_differ_in_a_short_message() -> None:
     """However many addresses there are, no message is longer than a task reads."""
     addresses = [f"{'long-name.' * 24}host:{port}" for port in range(10000, 11000)]
@@ -388,7 +410,7 @@ def test_what_was_read_in_another_connection_is_worth_nothing(start: Any, secret
 
     def listen_in(greeting: bytes) -> bytes:
         hello = module._Hello(
-            *("worker 1", str(first.task), sockets.digest(first), 2, {}, "made up", 0, ()),
+            *("worker 1", str(first.task), sockets.digest(first), 2, {}, "", "made up", 0, ()),
             refusal="an old reason",
         )
         said.append(replace(hello, refusal="").encode(SECRET.encode(), greeting))
