@@ -127,7 +127,8 @@ def test_what_holds_no_snapshot(directory: str, tmp_path: Any) -> None:
     done = inspect(str(tmp_path / directory))
     assert done.returncode == 2
     assert "`directory` is" in done.stderr
-    assert ("deletes its snapshots when the program" in done.stderr) == (directory == ".")
+    assert "deletes its snapshots when the program" in done.stderr
+    assert ("which does not exist" in done.stderr) == (directory == "missing")
 
 
 @pytest.fixture(scope="module")
