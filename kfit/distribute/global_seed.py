@@ -6,14 +6,21 @@ something first draws from it, but cannot do so while the step of a replica is t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import keras
-import numpy as np
+import tensorflow as tf
 
-from kfit.distribute.python_random import seed_generator_apart, seed_of_keras
+from kfit.distribute.python_random import draw_seed_of_keras, seed_of_keras
+from kfit.internals import patch_points as points
+from kfit.internals.patching import patched
 from kfit.internals.randomness import existing_seed_generator, set_seed_generator
+
+_undrawn: weakref.WeakKeyDictionary[keras.random.SeedGenerator, int] = weakref.WeakKeyDictionary()
+"""The generators that kfit has made, and nothing has drawn from yet, with their seeds."""
 
 
 class GlobalSeed:
@@ -21,6 +28,7 @@ class GlobalSeed:
 
     Args:
         is_placed: A function that returns whether a variable is on the strategy's devices.
+        is_alone: Whether this task trains alone. Otherwise all tasks have the chief's state.
 
     Attributes:
         generator: The generator of the latest call; None before the first call.
@@ -28,11 +36,12 @@ class GlobalSeed:
             They are kept for good, since graphs continue to draw from them.
     """
 
-    def __init__(self, is_placed: Callable[[keras.Variable], bool]) -> None:
+    def __init__(self, is_placed: Callable[[keras.Variable], bool], *, is_alone: bool) -> None:
         self._is_placed = is_placed
+        self._is_alone = is_alone
         self.generator: keras.random.SeedGenerator | None = None
         self.states: list[keras.Variable] = []
-        self._unused: keras.random.SeedGenerator | None = None
+        self._latest_undrawn: keras.random.SeedGenerator | None = None
 
     @contextmanager
     def made(self) -> Iterator[None]:
@@ -42,23 +51,55 @@ class GlobalSeed:
         end, kfit takes it away again: then Keras creates a generator at the same draw as without
         kfit.
         """
-        is_keras_own = existing_seed_generator() is not None
-        if not is_keras_own and self._unused is not None:
-            # It gets the seed of a new one: the program may have been seeded meanwhile.
-            self._unused.state.assign([seed_of_keras(), 0])
-            set_seed_generator(self._unused)
-        self.generator = generator = seed_generator_apart()
+        is_missing = existing_seed_generator() is None
+        if is_missing:
+            seed, generator = seed_of_keras(), self._latest_undrawn
+            if generator is None:
+                generator = keras.random.SeedGenerator(seed)
+            else:  # so that graphs can be used again
+                generator.state.assign([seed, 0])
+            _undrawn[generator] = seed
+            set_seed_generator(generator)
+        self.generator = generator = existing_seed_generator()
+        assert generator is not None
         state = generator.state
         if not self._is_placed(state) and all(state is not known for known in self.states):
             self.states.append(state)
-        first = state.numpy()
         try:
-            yield
+            with patched(points.GLOBAL_SEED_GENERATOR, self._noticing_draws):
+                yield
         finally:
-            is_same = existing_seed_generator() is generator
-            if not is_keras_own and is_same and np.array_equal(state.numpy(), first):
-                self._unused = generator
-                set_seed_generator(None)
+            if is_missing:
+                self._latest_undrawn = generator if generator in _undrawn else None
+                if generator in _undrawn and existing_seed_generator() is generator:
+                    set_seed_generator(None)
+
+    def used(self) -> keras.random.SeedGenerator:
+        """Returns the generator of the present call to a step that is about to draw from it."""
+        assert self.generator is not None
+        if _undrawn.pop(self.generator, None) is not None:
+            draw_seed_of_keras()
+        return self.generator
+
+    def _noticing_draws(self, original: Callable[[], Any]) -> Callable[[], Any]:
+        """Returns a replacement of Keras' function that returns the generator, outside of steps.
+
+        Keras makes the generator at the first draw, and then draws its seed from Python's
+        generator. So this is done now, for what the program draws from Python's generator next.
+        """
+
+        def global_seed_generator() -> Any:
+            generator = existing_seed_generator()
+            before = None if generator is None else _undrawn.pop(generator, None)
+            if generator is not None and before is not None:
+                seed = draw_seed_of_keras()
+                # The program may have drawn from Python's generator since the call began.
+                if seed != before and self._is_alone:
+                    with tf.init_scope():
+                        generator.state.assign([seed, 0])
+            return original()
+
+        return global_seed_generator
 
     @contextmanager
     def shared(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -113,7 +113,7 @@ class Placement:
         self._strategy = strategy
         self._pairs: dict[int, _Pair] = {}
         self._departed = Departed(strategy.num_workers)
-        self.global_seed = GlobalSeed(self._is_placed)
+        self.global_seed = GlobalSeed(self._is_placed, is_alone=strategy.num_workers == 1)
         self._users = 0
         self._guests = 0
         self._shared: dict[int, keras.Variable] = {}
@@ -674,21 +674,21 @@ def _place_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
             placement.place_new()
 
 
-def seed_generator_on(strategy: Strategy) -> keras.random.SeedGenerator:
-    """Returns the global seed generator that the replicas of a strategy draw from.
+def seed_generator_on(strategy: Strategy) -> Callable[[], keras.random.SeedGenerator]:
+    """Returns a function that returns the generator that the replicas of a strategy draw from.
 
     In a call that has moved a model's variables to the strategy's devices, it is the one that was
     moved with them, also if a hook has seeded or cleared Keras' state since. A graph that Keras has
-    traced draws from the generator of that time, too.
+    traced draws from the generator of that time, too. Call the function only to draw from it.
 
     Args:
         strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
     """
     for placement in reversed(_working):
-        generator = placement.global_seed.generator
-        if generator is not None and placement.is_on(strategy):
-            return generator
-    return global_seed_generator()
+        if placement.global_seed.generator is not None and placement.is_on(strategy):
+            return placement.global_seed.used
+    generator = global_seed_generator()
+    return lambda: generator
 
 
 def _both(

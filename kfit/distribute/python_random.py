@@ -13,6 +13,9 @@ import keras
 
 from kfit.internals.randomness import existing_seed_generator, set_seed_generator
 
+_SEEDS = 1, 10**9
+"""The least and the greatest seed that Keras draws."""
+
 
 def apart() -> random.Random:
     """Returns a new generator, whose draws follow from the state of Python's generator `random`.
@@ -26,14 +29,21 @@ def apart() -> random.Random:
 
 
 def seed_of_keras() -> int:
-    """Returns a seed such as Keras draws for a generator that gets none, but drawn `apart`."""
-    return apart().randint(1, 10**9)
+    """Returns the seed that Keras would draw now for a generator that gets none."""
+    present = random.Random()
+    present.setstate(random.getstate())
+    return present.randint(*_SEEDS)
+
+
+def draw_seed_of_keras() -> int:
+    """Draws a seed for a generator that gets none, from Python's generator, as Keras does."""
+    return random.randint(*_SEEDS)
 
 
 def seed_generator_apart() -> keras.random.SeedGenerator:
-    """Returns Keras' global seed generator; if there is none yet, it is made with a seed `apart`.
+    """Returns Keras' global seed generator; if there is none yet, one is made.
 
-    Keras itself would make it with a seed that it draws from Python's generator.
+    It has the seed that Keras would draw now, but nothing is drawn.
     """
     generator = existing_seed_generator()
     if generator is None:

@@ -57,6 +57,6 @@ def shared_generator(original: Callable[[], Any]) -> Callable[[], Any]:
 
     def global_seed_generator() -> keras.random.SeedGenerator:
         step = current_step()
-        return original() if step is None else step.seed_generator
+        return original() if step is None else step.seed_generator()
 
     return global_seed_generator
