@@ -35,6 +35,7 @@ from kfit.distribute.owned import owned_optimizers, owned_variables
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.changed_gradients import report_use
 from kfit.exactness.collectives import all_reduce_sum, is_first_with_examples
+from kfit.exactness.declared_aggregation import warn_of_misfit
 from kfit.exactness.own_code import has_own_code, is_of_keras
 from kfit.exactness.replica_context import Replica, current_step
 from kfit.exactness.row_states import states_of_rows
@@ -139,6 +140,11 @@ class LayerState:
         assert step is not None
         if replica.has_all or step.strategy.num_replicas == 1:
             return
+        for variable, values in replica.assigned.values():
+            if id(variable) not in self._rules and not is_per_replica(variable):
+                copies = step.strategy.local_results(tf_variable(variable))
+                handles = [copy.handle for copy in copies]
+                warn_of_misfit(variable, self._owner_of(variable), values, handles, replica)
         for variable in self._owned:
             for value in replica.changed.pop(id(tf_variable(variable)), []):
                 replica.assigned.setdefault(id(variable), (variable, []))[1].append(value)
@@ -196,22 +202,21 @@ class LayerState:
                 report_use(values, replica)
                 raise ValueError(self._advice(variable, readable))
 
+    def _owner_of(self, variable: keras.Variable) -> str:
+        """Returns the class and the name of the layer that a variable belongs to, for messages."""
+        layers = reversed(all_layers(self._model))
+        owners = (each for each in layers if any(variable is own for own in each.variables))
+        owner = next(owners, self._model)
+        return f"{type(owner).__name__} {owner.name!r}"
+
     def _advice(self, variable: keras.Variable, readable: bool) -> str:
-        owner = next(
-            (
-                layer
-                for layer in reversed(all_layers(self._model))
-                if any(variable is each for each in layer.variables)
-            ),
-            self._model,
-        )
         why = (
             "computed from the examples of one replica, from their number or from random numbers"
             if readable
             else "that cannot be looked into here (a TPU, or `run_eagerly=True`)"
         )
         return (
-            f"The variable {variable.path!r} of {type(owner).__name__} {owner.name!r} is assigned "
+            f"The variable {variable.path!r} of {self._owner_of(variable)} is assigned "
             f"a value in a step, {why}, and nothing says what becomes of the replicas' values. "
             'Make it by `add_weight(..., aggregation="sum")` if what all replicas add to it '
             'counts, "mean" for their mean, weighted by examples, or "only_first_replica" for that '

@@ -1,6 +1,7 @@
 """What layers keep from step to step, on several replicas: as on one device, or refused by name."""
 
 import ast
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -153,9 +154,11 @@ def test_what_layers_keep_is_that_of_one_device(
     x, y = data(18)
     fixed = {"batch_size": 8, "verbose": 0}
     for model in (one, trainer):
-        model.fit(x, y, shuffle=False, epochs=2, **fixed)
-        model.evaluate(x, y, **fixed)
-        model.predict(x, **fixed)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "The variable .* is declared")
+            model.fit(x, y, shuffle=False, epochs=2, **fixed)
+            model.evaluate(x, y, **fixed)
+            model.predict(x, **fixed)
     wanted = kept_by(one)
     assert kept_by(many) == pytest.approx(wanted, rel=1e-5)
     assert wanted["whole_number_of_examples"] == 4 * 18
