@@ -86,7 +86,7 @@ LOOKED_AT = {
     "test_weights_that_a_hook_changes_on_the_chief_only_are_told": "weights_changed_by_the_chief",
     "test_mirrored_takes_the_devices_of_its_own_task": "mirrored_beside_a_cluster",
     "test_other_hosts_cannot_connect_to_the_servers_of_a_cluster_on_one": "heard",
-    "test_only_the_chief_prints": "arrays",
+    "test_only_the_chief_prints_the_progress": "arrays",
     "test_what_callbacks_and_save_write_is_whole": "written",
     "test_a_hook_evaluates_and_the_chief_alone_saves_after_it": "saved_after_a_call_in_a_hook",
     "test_time_that_is_up_on_the_chief_interrupts_all_after_the_same_step": "out_of_time",
@@ -331,12 +331,17 @@ def test_other_hosts_cannot_connect_to_the_servers_of_a_cluster_on_one(two_worke
         assert set(results["heard"]["devices"]) == {"lo"}
 
 
-def test_only_the_chief_prints(two_workers: Ran) -> None:
+def test_only_the_chief_prints_the_progress(two_workers: Ran) -> None:
     chief, other = two_workers.outputs
     assert "kfit: strategy 'auto' chose 'multi_worker': TF_CONFIG lists 2 workers." in chief
     assert "Epoch 1/2" in chief
     assert "val_accuracy" in chief.split("RESULT")[0]
-    assert not [line for line in other.splitlines() if not line.startswith("RESULT")]
+    begins = "kfit: this task is worker 0; chief 0 shows the progress of the training"
+    ends = r"kfit: worker 0 has ended its training, after step \d+"
+    printed = [line for line in other.splitlines() if not line.startswith("RESULT")]
+    assert printed[0] == begins
+    assert re.fullmatch(ends, printed[1])
+    assert all(line == begins or re.fullmatch(ends, line) for line in printed)
 
 
 @pytest.mark.long
