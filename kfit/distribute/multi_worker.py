@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -19,6 +18,7 @@ from kfit.distribute.collective_keys import recovering, reduction, with_keys_of_
 from kfit.distribute.connection import check_in_time, is_connected
 from kfit.distribute.devices import grow_memory
 from kfit.distribute.initial_values import of_every_type
+from kfit.distribute.python_random import apart
 from kfit.distribute.ring import Ring
 from kfit.distribute.ring_ops import RingOps
 from kfit.distribute.ring_setup import set_up_ring
@@ -465,6 +465,9 @@ def _as_options(
 
 
 def _seed_of_run() -> int:
-    """Returns the seed that `kfit run` gives to all tasks; without `kfit run`, a random seed."""
+    """Returns the seed that `kfit run` gives to all tasks; without `kfit run`, a random seed.
+
+    Python's generator stays as it is: Keras draws seeds from it, which the program may have seeded.
+    """
     text = os.environ.get("KFIT_SEED", "")
-    return int(text) if text.isdecimal() else random.getrandbits(31)
+    return int(text) if text.isdecimal() else apart().getrandbits(31)

@@ -7,6 +7,7 @@ starting them takes most of the time.
 import importlib.util
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kfit.distribute.multi_worker import _seed_of_run
 from tests.sweeps import only
 
 PROGRAM = Path(__file__).parent / "programs" / "cases.py"
@@ -245,6 +247,16 @@ def test_a_stop_of_one_worker_is_heard_by_all_at_the_same_step(two_workers: Ran)
     for results in two_workers.results:
         assert results["stopped_by_one"]["scores"] == [3, 3 + 2 * 6]
         assert len(results["stopped_by_one"]["history"]["loss"]) == 2
+
+
+def test_joining_leaves_pythons_generator_as_the_program_has_seeded_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("KFIT_SEED", raising=False)
+    before = random.getstate()
+    first = _seed_of_run()
+    assert random.getstate() == before
+    assert _seed_of_run() == first
 
 
 @pytest.mark.long
