@@ -266,6 +266,7 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         self._refusal = ""
         self._doubts: dict[str, str] = {}
         self._untold: list[str] = []
+        self._told: set[str] = set()
 
     @property
     def _ready(self) -> bool:
@@ -450,12 +451,13 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
                 file=sys.stderr,
                 flush=True,
             )
+        self._told.update(self._untold)
         self._untold.clear()
 
     def _say_who_is_awaited(self, waited: float, limit: float) -> None:
         """Prints which workers have not answered yet, so that a wait is not silent.
 
-        What is wrong with callers that may be strangers is printed, too.
+        What is wrong with callers that may be strangers is printed, too, once for each.
 
         Args:
             waited: The number of seconds that this task has waited.
@@ -464,8 +466,9 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         absent = [f"{peer}: {peer.problem}" for peer in self.peers.values() if not peer.answered]
         shown = absent[:_MOST_NAMED] or ["the others, which wait for each other"]
         more = f"; and {len(absent) - len(shown)} more" if len(absent) > len(shown) else ""
-        doubts = list(self._doubts.values())[:_MOST_NAMED]
-        called = "".join(f"; {doubt}" for doubt in doubts)
+        doubts = [doubt for doubt in self._doubts.values() if doubt not in self._told]
+        self._told.update(doubts)
+        called = "".join(f"; {doubt}" for doubt in doubts[:_MOST_NAMED])
         time_told = f"({waited:.0f} s of {limit:.0f})"
         print(
             f"kfit: {self.me} waits for {'; '.join(shown)}{more}{called} {time_told}",

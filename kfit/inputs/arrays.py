@@ -492,9 +492,11 @@ def _columns(argument: str, part: Any, in_place: bool, floats: tf.DType | None) 
         try:
             return _column(value, in_place, floats)
         except (TypeError, ValueError) as error:
+            dtype = getattr(value, "dtype", type(value).__name__)
+            mend = "; give it a dtype: `.astype('float32')`" if str(dtype) == "object" else ""
             raise ValueError(
                 f"`{argument}` cannot be made into a tensor: {error} Received: an array of dtype "
-                f"{getattr(value, 'dtype', type(value).__name__)}"
+                f"{dtype}{mend}"
             ) from error
 
     return keras.tree.map_structure(column, part)
@@ -567,9 +569,11 @@ def common_length(x: Any, y: Any = None, sample_weight: Any = None) -> int:
     for name, part in parts.items():
         for leaf in keras.tree.flatten(part):
             if leaf is not None and not len(leaf.shape):
+                is_list = isinstance(part, (list, tuple))
+                mend = f" in a list; make an array of it: `np.array({name})`" if is_list else ""
                 raise ValueError(
                     f"`{name}` must be arrays of at least one dimension, the examples. "
-                    f"Received: {leaf!r}"
+                    f"Received: {leaf!r}{mend}"
                 )
     sizes = {
         name: keras.tree.map_structure(lambda a: None if a is None else len_of(a), part)

@@ -10,7 +10,7 @@ import keras
 
 from kfit.heartbeat.summaries import message_of
 
-_CANNOT_BE_CALLED = re.compile(r"(\S+\.(on_\w+))\(\) (?:takes|missing) ")
+_CANNOT_BE_CALLED = re.compile(r"(\S+\.(on_\w+))\(\) (?:takes|missing|got an unexpected) ")
 
 
 def name_wrong_hook(error: TypeError, callbacks: Iterable[object]) -> None:

@@ -116,6 +116,8 @@ OF_FIT: list[tuple[str, Any, str]] = [
     *(("x", v, "`x` must be arrays, a tf.data.Dataset") for v in (5, "images", None, object())),
     ("x", np.float32(1.0), "`x` must be arrays of at least one dimension"),
     ("x", np.array([["a", None]] * 8, object), "`x` cannot be made into a tensor"),
+    ("x", np.ones((8, 4), object), "dtype object; give it a dtype"),
+    ("y", [np.int64(1)] * 8, "in a list; make an array of it: `np.array"),
     ("y", None, "`y` is missing: the model was compiled with loss=SparseCategoricalCrossentropy, "),
     ("verbose", 3, '`verbose` must be 0, 1, 2 or "auto". Received: 3'),
     ("verbose", "1", "`verbose` must be 0, 1, 2 or"),
