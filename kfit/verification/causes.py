@@ -139,8 +139,9 @@ def causes_besides_layers(
 
 def _is_equal_with_keras_step(runs: Runs, one: Way, several: Way) -> bool:
     model = runs.model
-    own = vars(model).get("train_step")
+    own, function = vars(model).get("train_step"), model.train_function
     object.__setattr__(model, "train_step", MethodType(keras.Model.train_step, model))
+    model.train_function = None  # another step counts only from the next function on
     try:
         base = runs.run(one)
         rounding = runs.rounding(one, base)
@@ -152,6 +153,7 @@ def _is_equal_with_keras_step(runs: Runs, one: Way, several: Way) -> bool:
             object.__delattr__(model, "train_step")
         else:
             object.__setattr__(model, "train_step", own)
+        model.train_function = function
 
 
 def _is(layer: keras.Layer) -> str:
