@@ -19,7 +19,13 @@ from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.layer_state import LayerState
 from kfit.exactness.metric_updates import variables_of_own_metrics, warn_if_decided_alone
-from kfit.exactness.own_code import has_outputs_without_rows, takes_one_loss, warn_if_unread
+from kfit.exactness.own_code import (
+    has_outputs_without_rows,
+    is_of_keras,
+    overrides,
+    takes_one_loss,
+    warn_if_unread,
+)
 from kfit.exactness.patches import keras_for_replicas
 from kfit.exactness.replica_context import (
     GradientSums,
@@ -101,6 +107,7 @@ def make_step(
     state = LayerState(model)
     hides_rows = predicts and has_outputs_without_rows(model)
     record = Returned() if returned is None else returned
+    may_differ = not is_of_keras(model_step) or overrides(model, "compute_loss")
 
     @tf.autograph.experimental.do_not_convert
     def on_one(element: Any, layout: BatchLayout) -> Any:
@@ -125,7 +132,7 @@ def make_step(
                 element = in_own_memory(element)
 
         def part(element: Any) -> Any:
-            replica, own = _own_part(element, layout, strategy)
+            replica, own = _own_part(element, layout, strategy, may_differ=may_differ)
             if (state.may_count or hides_rows) and not tf.executing_eagerly():
                 replica.hides_rows = True
                 own = tf.nest.map_structure(of_unknown_size, own)
@@ -153,7 +160,9 @@ def make_step(
     return on_several if strategy.replicas_meet else on_one
 
 
-def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Replica, Any]:
+def _own_part(
+    element: Any, layout: BatchLayout, strategy: Strategy, *, may_differ: bool
+) -> tuple[Replica, Any]:
     """Takes the rows of one replica from the batch, while the step of this replica is traced.
 
     Args:
@@ -161,6 +170,9 @@ def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Re
             the part of this replica.
         layout: A description of the batch, such as its number of examples.
         strategy: kfit's wrapper of the `tf.distribute` strategy.
+        may_differ: Whether the parts of a batch may differ in size, as batches of several kinds do
+            that a step of the program's own tells apart. For Keras' step, row i of each part
+            belongs to example i.
 
     Returns:
         A `Replica`, which describes the replica and its part of the batch; and the rows themselves.
@@ -171,7 +183,7 @@ def _own_part(element: Any, layout: BatchLayout, strategy: Strategy) -> tuple[Re
     """
     index, replicas = replica_index(), strategy.num_replicas
     _require_rows(element)
-    if _sizes_differ(element, layout, replicas):
+    if may_differ and _sizes_differ(element, layout, replicas):
         return _part_of_each_size(element, index, replicas)
     if layout.per_replica:
         own = rows_of_element(element)
@@ -272,8 +284,9 @@ def _same_number_of_rows(element: Any) -> list[tf.Operation]:
     rows = [number_of_rows(leaf) for leaf in tf.nest.flatten(element, expand_composites=False)]
     message = (
         "`x` must yield batches whose parts all hold the same number of examples. (On several "
-        "replicas of one task their sizes may differ if each is a multiple of the number of "
-        "replicas and fixed, as by `batch(n, drop_remainder=True)`.)"
+        "replicas of one task their sizes may differ in a `train_step` of your own, if each is a "
+        "multiple of the number of replicas and fixed, as by `batch(n, drop_remainder=True)`. The "
+        "nodes of graphs must not share one axis: pad the graphs, or take ragged tensors.)"
     )
     known = [size for size in rows if isinstance(size, int)]
     if len(set(known)) > 1:

@@ -178,3 +178,25 @@ def test_parts_that_cannot_be_divided_evenly_are_refused(tiny: Any, sizes: Any) 
     data = of_two_sizes(*sizes, drop_remainder=True)
     with pytest.raises(ValueError, match=r"the same number of examples.*multiple of the number"):
         kfit.Trainer(two_kinds(), tiny.strategy(2)).fit(data, verbose=0)
+
+
+class MeansOfGraphs(keras.Model):
+    """Takes the mean over the nodes of each graph, where the nodes of all graphs share one axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        nodes, graph = inputs
+        return tf.math.segment_mean(self.dense(nodes), graph)
+
+
+def test_sizes_that_keras_step_cannot_tell_apart_are_refused(tiny: Any) -> None:
+    """Twelve nodes and four labels are multiples of two, but a node may be another replica's."""
+    nodes, graph = np.ones((2, 12, 3), "float32"), np.repeat(np.arange(4), 3)
+    data = tf.data.Dataset.from_tensor_slices(((nodes, [graph] * 2), np.ones((2, 4, 1))))
+    model = MeansOfGraphs()
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match=r"the same number of examples.*pad.*\[12, 12, 4\]"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(data, verbose=0)
