@@ -91,7 +91,8 @@ def keras_for_replicas() -> Iterator[None]:
     """
     with _LOCK, ExitStack() as stack:
         if not _depth:
-            for point, wrap in _PATCHES:
+            own = [(each, whole_batch.own_loss_of_all) for each in points.calls_of_own_losses()]
+            for point, wrap in [*_PATCHES, *own]:
                 stack.enter_context(patched(point, wrap))
         _depth.append(None)
         try:

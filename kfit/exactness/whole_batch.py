@@ -13,6 +13,7 @@ than it is given is not computed again; kfit warns of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import keras
@@ -25,6 +26,7 @@ from kfit.exactness.collectives import can_be_placed, gather_rows, may_gather_ro
 from kfit.exactness.own_code import calls_own_function, is_of_keras
 from kfit.exactness.replica_context import Replica, Trial, current_step, one_of_several
 from kfit.exactness.rows_axis import rows_axis
+from kfit.exactness.scalar_estimates import estimate_of
 from kfit.exactness.sources import made_from
 from kfit.internals.graphs import (
     BRANCHES,
@@ -57,6 +59,27 @@ def loss_of_all(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return original(self, y_true, y_pred, sample_weight)
         given = (y_true, y_pred, sample_weight)
         return _computed(self, original, given, replica, dtype=self.dtype)
+
+    return call
+
+
+def own_loss_of_all(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Returns a replacement of a `__call__` of a user's loss, for steps on several replicas.
+
+    It does the same as that of `keras.losses.Loss.__call__`. The method reduces the values of the
+    examples by itself, and need not weight them.
+    """
+
+    def estimated(self: keras.Loss, given: Sequence[Any], named: dict[str, Any]) -> Tensor:
+        loss, replica = original(self, *given, **named), one_of_several()
+        return loss if replica is None else estimate_of(loss, replica, "What a loss returns")
+
+    @wraps(original)
+    def call(self: keras.Loss, *given: Any, **named: Any) -> Tensor:
+        replica = one_of_several()
+        if replica is None:
+            return original(self, *given, **named)
+        return _computed(self, estimated, (given, named), replica)
 
     return call
 

@@ -164,3 +164,14 @@ AGGREGATION = Point(
     "changes are to be added up",
 )
 """How TensorFlow combines what replicas assign to a variable. The attribute is not public."""
+
+
+def calls_of_own_losses() -> list[Point]:
+    """Returns the point `__call__` of each class of losses, not of Keras, that has its own one."""
+    found, waiting = [], [keras.losses.Loss]
+    while waiting:
+        derived = waiting.pop().__subclasses__()
+        waiting += derived
+        found += [each for each in derived if "__call__" in vars(each)]
+    own = (each for each in dict.fromkeys(found) if not each.__module__.startswith("keras."))
+    return [Point(each, "__call__", "a loss may leave out the one of Keras") for each in own]
