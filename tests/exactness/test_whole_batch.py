@@ -79,8 +79,8 @@ class Supervised(keras.losses.Loss):
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         kinds = ops.reshape(ops.argmax(y_true, -1), (-1, 1))
-        same = ops.cast(kinds == ops.transpose(kinds), y_pred.dtype)
-        rows = ops.normalize(y_pred, axis=-1)
+        same = ops.cast(kinds == ops.transpose(kinds), y_true.dtype)
+        rows = ops.normalize(ops.cast(y_pred, y_true.dtype), axis=-1)
         near = ops.log_softmax(ops.matmul(rows, ops.transpose(rows)))
         return -ops.mean(ops.sum(same / ops.sum(same, 1, keepdims=True) * near, 1))
 
@@ -89,7 +89,7 @@ class SumOfSquares(keras.losses.Loss):
     """A sum over the examples, which needs only those of the replica."""
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        return 0.1 * ops.sum((y_true - y_pred) ** 2)
+        return 0.1 * ops.sum((y_true - ops.cast(y_pred, y_true.dtype)) ** 2)
 
 
 LOSSES: dict[str, Callable[[], Any]] = {
