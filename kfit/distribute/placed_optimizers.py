@@ -18,6 +18,22 @@ from kfit.internals.optimizers import belong_to, chooser_of, key_of, strategy_of
 from kfit.internals.variables import make_tf_variable, tf_variable
 
 
+def build_for(
+    optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any
+) -> None:
+    """Makes an optimizer belong to a strategy, and builds it for variables on its devices.
+
+    Call it in the strategy's scope, outside of all graphs.
+
+    Args:
+        optimizer: The optimizer, which is not built yet.
+        variables: The model's variables that it will update.
+        tf_strategy: The `tf.distribute.Strategy`.
+    """
+    adopt(optimizer, variables, tf_strategy)
+    optimizer.build(variables)
+
+
 def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
     """Makes an optimizer belong to a strategy, just before the optimizer is built.
 

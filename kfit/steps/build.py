@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from kfit.argument_checks import check_parts
 from kfit.distribute.new_variables import made_trainable
-from kfit.distribute.placed_optimizers import adopt
+from kfit.distribute.placed_optimizers import build_for
 from kfit.distribute.sharded_variables import keras_for_shards
 from kfit.exactness.own_code import overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
@@ -140,8 +140,7 @@ def build_optimizer(model: keras.Model, tf_strategy: Any) -> None:
     """
     own = getattr(model, "optimizer", None)
     if own is not None and not own.built:
-        adopt(own, model.trainable_variables, tf_strategy)
-        own.build(model.trainable_variables)
+        build_for(own, model.trainable_variables, tf_strategy)
 
 
 def unbuilt_parts(model: keras.Model, step: str) -> list[Any]:

@@ -10,18 +10,14 @@ import tensorflow as tf
 import kfit
 from kfit.distribute import new_variables
 from kfit.internals import variables
+from tests.distribute.test_placement import with_frozen_part
 
 FIXED = {"batch_size": 8, "shuffle": False, "verbose": 0}
 
 
 def test_nothing_is_thawed_for_others_while_it_is_made_or_moved(tiny: Any) -> None:
     x, y = tiny.data(8)
-    keras.utils.set_random_seed(1)
-    part = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, activation="tanh")])
-    part.trainable = False
-    model = keras.Sequential([keras.Input((4,)), part, keras.layers.Dense(3)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.2, momentum=0.9), loss)
+    part, model = with_frozen_part()
     told: list[bool] = []
 
     def watched(variable: keras.Variable, value: Any) -> None:
