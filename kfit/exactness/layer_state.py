@@ -141,7 +141,8 @@ class LayerState:
         if replica.has_all or step.strategy.num_replicas == 1:
             return
         for variable, values in replica.assigned.values():
-            if id(variable) not in self._rules and not is_per_replica(variable):
+            is_declared = variable.aggregation in _DECLARED and id(variable) not in self._rules
+            if is_declared and not is_per_replica(variable):
                 copies = step.strategy.local_results(tf_variable(variable))
                 handles = [copy.handle for copy in copies]
                 warn_of_misfit(variable, self._owner_of(variable), values, handles, replica)
