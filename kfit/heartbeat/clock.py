@@ -52,6 +52,10 @@ class Clock:
         """Whether the thread is in a hook of a callback."""
         return self._phase >= Phase.HOOK
 
+    def time_in(self, phase: int) -> int:
+        """Returns the time in ns in a phase which the thread has left, in the present ledger."""
+        return self._ledger[phase]
+
     def change(self, phase: int) -> int:
         """Records that the thread is in another phase from now on.
 

@@ -94,6 +94,8 @@ class Account:
         self._steps = 0
         self._examples: int | None = 0
         self._unshared: int | None = 0
+        self._in_tracing = self._unshared_in_tracing = 0  # of the examples
+        self._traced = 0  # the time of tracing, in ns, until the last steps
         self._first_step: float | None = None
         self._first_input = 0.0
         self._exchange: float | None = None
@@ -163,6 +165,9 @@ class Account:
         self.totals.step += steps
         known = self._unshared is not None and examples is not None
         self._unshared = (self._unshared or 0) + (examples or 0) if known else None
+        before, self._traced = self._traced, self._ledger[Phase.TRACING]
+        if self._traced != before:
+            self._unshared_in_tracing += examples or 0
         if exchange is not None:
             self._exchange = (self._exchange or 0.0) + exchange
 
@@ -177,9 +182,12 @@ class Account:
         Args:
             counts: The number of each task (`unshared_examples`); below 0 if it is not known.
         """
-        self._unshared = 0
+        own, in_tracing = self._unshared, self._unshared_in_tracing
+        self._unshared = self._unshared_in_tracing = 0
         added = None if min(counts) < 0 else sum(counts) if self.has_parts else counts[0]
         self._examples = _sum(self._examples, added)
+        if added and own:  # the other tasks have traced the same steps
+            self._in_tracing += round(added * in_tracing / own)
         self.totals.examples = _sum(self.totals.examples, added)
 
     def saved(self, size: int, seconds: float) -> None:
@@ -247,6 +255,7 @@ class Account:
             hooks=hooks,
             steps=self._steps,
             examples=self._examples,
+            examples_in_tracing=self._in_tracing,
             seconds_to_first_step=self._first_step,
             first_input=self._first_input,
             exchange_in_steps=self._exchange,

@@ -46,6 +46,8 @@ class Figures:
         hooks: The seconds in each hook of callbacks, by name; they are the phase "callbacks".
         steps: The number of steps that this call of `fit` has taken.
         examples: The number of examples of these steps; None if it is not known.
+        examples_in_tracing: The number of those examples that were seen in the phase "tracing",
+            which has the first run of each graph; 0 if `examples` is None.
         seconds_to_first_step: The seconds from the call of `fit` to the end of the first graph call
             of steps; None if there was none.
         first_input: The seconds of the phase "input" until then, in which pipelines are made, and
@@ -80,6 +82,7 @@ class Figures:
     hooks: dict[str, float]
     steps: int
     examples: int | None
+    examples_in_tracing: int
     seconds_to_first_step: float | None
     first_input: float
     exchange_in_steps: float | None
@@ -103,9 +106,15 @@ class Figures:
 
     @property
     def examples_per_second(self) -> float | None:
-        """The number of examples by `seconds_of_training`; None if it is not known."""
+        """The number of examples without `examples_in_tracing`, by `seconds_of_training`.
+
+        None if it is not known, such as after a `fit` whose steps were all taken in the first run
+        of a graph.
+        """
         lasted = self.seconds_of_training
-        return self.examples / lasted if self.examples is not None and lasted > 0 else None
+        if self.examples is None or lasted <= 0:
+            return None
+        return (self.examples - self.examples_in_tracing) / lasted or None
 
     @property
     def seconds_of_training(self) -> float:

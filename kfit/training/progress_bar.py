@@ -241,7 +241,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
 
     def _speed(self) -> str:
         seconds, examples = self._clock.seconds_per_step, self._global_batch_size()
-        if not seconds or not examples:
+        if not seconds or not examples or not self._clock.is_without_tracing:
             return ""
         return f"{_short(examples / seconds)} examples/s"
 

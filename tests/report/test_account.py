@@ -56,7 +56,8 @@ def test_the_phases_add_up_to_the_time_of_fit(tiny: Any, replicas: int, capfd: A
     assert report.seconds == pytest.approx(lasted, rel=0.02)
     assert (report.steps, report.examples, report.expected_examples) == (18, 303, 303)
     assert report.num_replicas == replicas
-    per_replica = 303 / report.seconds_of_training / replicas
+    assert report.examples_in_tracing == 21  # the first batch, and one of another size
+    per_replica = 282 / report.seconds_of_training / replicas
     assert report.examples_per_second_per_replica == pytest.approx(per_replica)
     assert report.hooks["on_epoch_end"] >= 0.6
     assert report.phases["callbacks"] >= 0.6
@@ -253,6 +254,22 @@ def test_a_fit_of_some_seconds_prints_a_line(tiny: Any, capfd: Any, monkeypatch:
     assert re.search(r", other \d+ %$", lines[-1])
     trainer.fit(x, y, 10, verbose=0)
     assert capfd.readouterr().out == ""
+
+
+def test_steps_of_the_call_that_was_traced_have_no_rate(tiny: Any) -> None:
+    x, y = tiny.data(50)
+    model = tiny.model()
+    model.compile("sgd", "mse", steps_per_execution=5)
+    trainer = kfit.Trainer(model, strategy="one_device")
+    trainer.fit(x, y[:, None], 10, verbose=0)
+    report = trainer.report()
+    assert (report.examples, report.examples_in_tracing) == (50, 50)
+    assert report.examples_per_second is report.examples_per_second_per_replica is None
+    assert "examples/s" not in f"{report.line}{report}"
+    trainer.fit(x, y[:, None], 10, verbose=0)  # the same graph
+    report = trainer.report()
+    assert report.examples_in_tracing == 0
+    assert report.examples_per_second == pytest.approx(50 / report.seconds_of_training)
 
 
 def test_a_report_is_text_plain_values_and_summaries(tiny: Any, tmp_path: Path) -> None:

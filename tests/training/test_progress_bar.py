@@ -103,10 +103,12 @@ def test_without_a_terminal_an_epoch_is_a_line_unless_a_bar_is_asked_for(
     assert ("\r" in out) == bool(states)
     assert "\x1b" not in out
     assert len(re.findall(r"11/11 .*loss: .* examples/s\n", out)) == 2
-    trainer.evaluate(np.zeros((20, 4)), np.zeros(20), verbose=verbose)
-    trainer.predict(np.zeros((20, 4)), verbose=verbose)
-    out = capsys.readouterr().out
-    assert len(re.findall(r"1/1 .* examples/s\n", out)) == 2
+    for rates in (0, 2):  # no rate of steps that were all taken in the call that was traced
+        trainer.evaluate(np.zeros((20, 4)), np.zeros(20), verbose=verbose)
+        trainer.predict(np.zeros((20, 4)), verbose=verbose)
+        out = capsys.readouterr().out
+        assert len(re.findall(r"1/1 .*/step.*\n", out)) == 2
+        assert len(re.findall(r"1/1 .* examples/s\n", out)) == rates
 
 
 @pytest.mark.long

@@ -28,3 +28,22 @@ def test_steps_before_a_resume_do_not_count() -> None:
     now[0] = 2.0
     clock.took(430)
     assert clock.seconds_per_step == pytest.approx(0.05)
+
+
+def test_a_call_that_was_traced_does_not_count_beside_others() -> None:
+    now, tracing = [0.0], [0.0]
+    clock = StepClock(lambda: now[0], lambda: tracing[0])
+
+    def took(step: int, seconds: float, traced: float = 0.0) -> tuple[float, bool]:
+        now[0] += seconds
+        tracing[0] += traced
+        clock.took(step)
+        return clock.seconds_per_step, clock.is_without_tracing
+
+    clock.begin(0)
+    assert not clock.is_without_tracing
+    assert took(2, 10.0, traced=9.0) == (5.0, False)
+    assert took(4, 1.0) == (0.5, True)
+    assert took(5, 20.0, traced=19.0) == (0.5, True)  # the smaller last batch
+    clock.begin(0)
+    assert took(4, 2.0) == (0.5, True)
