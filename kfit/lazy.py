@@ -66,7 +66,8 @@ def _unknown(name: str, package: str, public: Iterable[str], others: str) -> Att
 
         alike = f"{others}.{name}" if hasattr(pkgutil.resolve_name(others), name) else alike
     hint = f". Did you mean {alike!r}?" if alike else ""
-    return AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+    # Without its name, Python would look for the one that was meant as well.
+    return AttributeError(f"module {package!r} has no attribute {name!r}{hint}", name=name)
 
 
 def closest_name(given: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:

@@ -80,13 +80,15 @@ def test_help_has_no_other_names_of_kfit_than_the_public_ones() -> None:
     ],
 )
 def test_an_unknown_name_is_refused_with_the_one_that_was_meant(
-    package: str, name: str, meant: str
+    package: str, name: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import keras  # noqa: F401  it is not imported only to look for the name
 
     with pytest.raises(AttributeError, match=f"{name!r}. Did you mean {meant!r}\\?") as raised:
         getattr(importlib.import_module(package), name)
     assert [entry.path.name for entry in raised.traceback] == [Path(__file__).name]
+    sys.__excepthook__(raised.type, raised.value, None)
+    assert capsys.readouterr().err.count("Did you mean") == 1
 
 
 KNOWN = ["mirrored", "multi_worker", "one_device"]

@@ -124,14 +124,15 @@ def chain(error: BaseException | None) -> list[BaseException]:
     return found
 
 
-def mark(error: BaseException, name: str) -> None:
-    """Sets an attribute of an error to True, whatever its class says of its attributes.
+def mark(error: BaseException, name: str, value: object = True) -> None:
+    """Sets an attribute of an error, whatever its class says of its attributes.
 
     Args:
         error: The error, which may be a frozen dataclass.
         name: The name of the attribute.
+        value: Its value.
     """
-    BaseException.__setattr__(error, name, True)
+    BaseException.__setattr__(error, name, value)
 
 
 def is_marked(error: BaseException, name: str) -> bool:

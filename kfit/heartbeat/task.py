@@ -14,12 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from kfit.heartbeat import layout
 from kfit.heartbeat.clock import clock_of_thread
-from kfit.heartbeat.errors import TaskError, chain, is_marked, mark, write_error
+from kfit.heartbeat.errors import TaskError, chain, is_marked, mark, read_error, write_error
 from kfit.heartbeat.layout import (
     BEATS,
     BUSY,
@@ -312,14 +313,20 @@ class Heartbeat:
         """Records the error that this task fails with, for its supervisor (`kfit run`) to report.
 
         An error that was recorded before, or that was raised from a recorded one, is not recorded
-        again. KeyboardInterrupt, SystemExit and GeneratorExit are not recorded at all.
+        again; but if its message has more to say since, such as the name that was meant, so has the
+        record. KeyboardInterrupt, SystemExit and GeneratorExit are not recorded at all.
         """
         if self._path is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             return
-        if any(is_marked(each, _NOTED) for each in chain(error)):
-            return
-        mark(error, _NOTED)
-        write_error(self._path, TaskError.of(error))
+        noted = next((each for each in chain(error) if is_marked(each, _NOTED)), None)
+        new = TaskError.of(error if noted is None else noted)
+        if noted is not None:
+            before = vars(noted)[_NOTED]
+            new = replace(new, time=before.time)
+            if new == before or read_error(self._path) != before:
+                return
+        mark(error if noted is None else noted, _NOTED, new)
+        write_error(self._path, new)
 
     def in_short(self, error: BaseException, shown: TracebackType | None) -> str | None:
         """Returns what this task prints in place of the traceback of an error (see `unprinted.py`).

@@ -1,3 +1,4 @@
+import dataclasses
 import faulthandler
 import os
 import signal
@@ -224,6 +225,30 @@ def test_the_error_that_leaves_a_call_is_noted_once(reader: HeartbeatReader) -> 
     with pytest.raises(SystemExit), heartbeat.call():
         raise SystemExit(143)
     assert read_error(reader.path) == noted
+
+
+def test_the_record_has_what_is_added_to_the_message_later(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+
+    def misspelled(cause: Exception | None = None) -> Exception:
+        with pytest.raises(TypeError) as raised, heartbeat.call():
+            raise TypeError("got 'epoch'") from cause
+        return raised.value
+
+    error = misspelled()
+    first = read_error(reader.path)
+    error.args = ("got 'epoch'. Did you mean 'epochs'?",)
+    around = RuntimeError("in the script")
+    around.__cause__ = error
+    heartbeat.note_error(around)
+    assert first is not None
+    told = dataclasses.replace(first, summary="TypeError: got 'epoch'. Did you mean 'epochs'?")
+    assert read_error(reader.path) == told
+    misspelled()
+    latest = read_error(reader.path)
+    error.args = ("something else",)
+    heartbeat.note_error(error)
+    assert read_error(reader.path) == latest
 
 
 class OwnError(Exception):
