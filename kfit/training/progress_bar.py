@@ -23,7 +23,7 @@ from kfit.training.step_clock import StepClock
 # The least seconds between two states of the bar, as in Keras.
 _INTERVAL = 0.05
 
-# How long the line tells that a snapshot was saved.
+# How long the line tells that a snapshot was saved, if the line lasts so long.
 _NOTE_SECONDS = 3.0
 
 # The first step takes long. The bar's first state is written over this line.
@@ -55,11 +55,15 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._open = OpenLine()
         self._note = ""
         self._noted_at = 0.0
+        self._is_note_drawn = False
         self._validation = ""  # how far the validation within `fit` is
 
     def note(self, text: str) -> None:
-        """Sets what the end of the line says for a few seconds, such as "saved step 49"."""
-        self._note, self._noted_at = text, time.monotonic()
+        """Sets what the end of the line says for a few seconds, such as "saved step 49".
+
+        Of several lines in that time, only the first one says it.
+        """
+        self._note, self._noted_at, self._is_note_drawn = text, time.monotonic(), False
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -163,6 +167,8 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._is_measured = False
         self._drawn_at = 0.0
         self._behind = None
+        if self._is_note_drawn:
+            self._note = ""
         if self.verbose == 1 and not self._has_begun and columns_of_output():
             self._line = _PREPARING
             self._redraw()
@@ -225,6 +231,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         columns = columns_of_output()
         is_new = time.monotonic() - self._noted_at < _NOTE_SECONDS
         news = self._validation or (self._note if is_new else "")
+        self._is_note_drawn |= news == self._note and not is_last
         extras = [extra for extra in (self._speed(), "" if is_last else news) if extra]
         colors = bool(columns) and has_colors()
         is_timed = self._clock.seconds_per_step > 0  # no step is left where training has resumed

@@ -162,6 +162,32 @@ def test_the_last_state_of_a_line_has_no_blanks_where_a_longer_one_was(
     assert " \n" not in out
 
 
+def test_only_one_of_several_short_epochs_says_what_was_saved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(WIDTH_VARIABLE, "200")
+    bar = ProgressBar(lambda: 10)
+    bar.set_params({"verbose": 1, "epochs": 4, "steps": 2})
+    bar.on_train_begin()
+
+    def shown(epoch: int, saved: str = "") -> str:
+        bar.on_epoch_begin(epoch)
+        for batch in range(2):
+            bar.on_train_batch_begin(batch)
+            slow(batch, None)
+            bar.on_train_batch_end(batch, {"loss": 1.0})
+            if saved and not batch:
+                bar.note(saved)
+        bar.on_epoch_end(epoch, {"loss": 1.0})
+        return capsys.readouterr().out
+
+    assert "saved step 1" in shown(0, "saved step 1")
+    assert "saved" not in shown(1)
+    bar.note("saved step 4")  # at the end of the epoch, where nothing is drawn
+    assert "saved step 4" in shown(2)
+    assert "saved" not in shown(3)
+
+
 @pytest.mark.long
 def test_the_batch_size_of_a_pipeline_is_found(
     fitting: Any, tiny: Any, capsys: pytest.CaptureFixture[str]
