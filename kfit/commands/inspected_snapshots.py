@@ -145,6 +145,8 @@ def as_text(found: dict[str, Any]) -> str:
 def _place(about: dict[str, Any]) -> str:
     """Returns the epoch and the step in it at which training resumes, as text."""
     epochs, steps = about["epoch"], about["step_in_epoch"]
+    if steps and steps == about["data"].get("steps an epoch"):
+        return f"epoch {epochs + 1}, after all {steps} of its steps, before `on_epoch_end`"
     if steps or not epochs:
         return f"epoch {epochs + 1}, after {steps} of its steps"
     return f"at the end of epoch {epochs}"

@@ -53,6 +53,15 @@ def test_good_snapshots(backup: Any) -> None:
     assert "callbacks keras.callbacks.History" in done.stdout
 
 
+def test_a_snapshot_says_whether_its_epoch_has_steps_left(backup: Any, capsys: Any) -> None:
+    assert main(["inspect", str(backup)]) == 0
+    last_step, end, *_ = capsys.readouterr().out.splitlines()
+    assert "  step 4  epoch 1, after all 4 of its steps, before `on_epoch_end`  " in last_step
+    assert "  step 4  at the end of epoch 1  " in end
+    placed = {"epoch": 1, "step_in_epoch": 3, "data": {"steps an epoch": 4}}
+    assert inspected_snapshots._place(placed) == "epoch 2, after 3 of its steps"
+
+
 def test_a_directory_that_a_run_has_deleted_is_explained(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "file").touch()
     for name, says in (("gone", "`delete_checkpoint=False`"), ("file", "is not a directory")):
