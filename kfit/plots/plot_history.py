@@ -26,6 +26,8 @@ INK = "#7b7b7b"
 """The color of text, with a contrast of at least 4 to a white and to a dark background."""
 _FEW = 30
 """Up to this many points, each of them has a dot."""
+_ROUNDING = 2.0**-22
+"""Values that differ by less than this share are equal: a weight of float32 rounds so."""
 
 
 @for_user
@@ -181,8 +183,11 @@ def _draw(axes: Axes, name: str, drawn: Curves, mode: Mode, color: str, sizes: S
     named: dict[str, Any] = {"fontweight": "bold", "parse_math": False}  # a name may have a "$"
     axes.set_title(title, loc="left", color=INK, fontsize=sizes.points(12), **named)
     axes.set_title(says, loc="right", color=INK, fontsize=sizes.points(10))
-    if not any(np.isfinite(curve.y).any() for curve in curves.values()):
+    numbers = np.concatenate([curve.y[np.isfinite(curve.y)] for curve in curves.values()])
+    if not numbers.size:
         _say_empty(axes, judged, sizes)
+    elif np.ptp(numbers) <= _ROUNDING * np.abs(numbers).max():
+        _say_constant(axes, float(numbers[0]))
     return best is not None
 
 
@@ -221,6 +226,13 @@ def _say_empty(axes: Axes, curve: Curve, sizes: Sizes) -> None:
     axes.text(0.5, 0.5, "no numbers", color=INK, fontsize=sizes.points(12), **middle)
 
 
+def _say_constant(axes: Axes, value: float) -> None:
+    """Shows one value on the y axis, such as that of a learning rate, with the line through it."""
+    half = abs(value) / 2 or 1.0
+    axes.set_ylim(value - half, value + half)
+    axes.set_yticks([value], [f"{value:.6g}"])
+
+
 def _style(axes: Axes, sizes: Sizes) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -228,6 +240,7 @@ def _style(axes: Axes, sizes: Sizes) -> None:
     axes.grid(visible=True, color=INK, alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=sizes.ticks))
+    axes.ticklabel_format(axis="y", useOffset=False)
     axes.set_xlabel("epoch", color=INK, fontsize=sizes.points(10))
     axes.tick_params(colors=INK, labelsize=sizes.points(10))
     for side, spine in axes.spines.items():

@@ -75,6 +75,33 @@ def test_one_epoch_an_array_and_a_misspelled_name() -> None:
         kfit.plot_history({"loss": [1.0]}, ["los"])
 
 
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([np.float32(0.001)] * 4, ["0.001"]),  # as Keras logs a learning rate
+        ([0.001, float(np.float32(0.001))], ["0.001"]),
+        ([3e-7] * 4, ["3e-07"]),
+        ([0.0] * 4, ["0"]),
+        ([123456.0, float("nan")], ["123456"]),
+    ],
+)
+def test_a_constant_has_one_tick(values: list[float], ticks: list[str]) -> None:
+    figure = kfit.plot_history({"learning_rate": values})
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    assert [text.get_text() for text in axes.get_yticklabels()] == ticks
+    low, high = axes.get_ylim()
+    assert low < values[0] < high
+
+
+def test_ticks_are_values_and_not_differences_from_one() -> None:
+    figure = kfit.plot_history({"accuracy": [0.99999, 0.999991, 0.999992]})
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    assert axes.yaxis.get_offset_text().get_text() == ""
+    assert "0.9999900" in [text.get_text() for text in axes.get_yticklabels()]
+
+
 def test_what_a_fit_returns(tiny: Any) -> None:
     """The metrics of the model say which direction is the better one."""
 
