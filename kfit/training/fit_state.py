@@ -87,6 +87,7 @@ class FitState:
         run: The ID of this run, which stays the same when `kfit run` restarts the tasks.
         interrupted: Whether training is to stop after this step, to resume in a later run. A
             callback sets it on all tasks after the same step.
+        told_of_end: Whether the user has been told that the data has ended before the epochs.
         fingerprint: A function that returns the fingerprint, a description of the data, the model
             and its compilation, which is compared with that of a snapshot. Only the chief needs it.
         build_optimizer: A function that builds the optimizer, unless it is built already or the
@@ -105,6 +106,7 @@ class FitState:
     resuming: Resuming | None = None
     run: str = field(default_factory=lambda: os.environ.get("KFIT_RUN") or uuid.uuid4().hex)
     interrupted: bool = False
+    told_of_end: bool = False
     own_evaluate: Callable[..., dict[str, Any]] | None = None
     fingerprint: Callable[[], dict[Any, Any]] = dict
     build_optimizer: Callable[[], None] = lambda: None

@@ -43,6 +43,13 @@ from kfit.training.stop_signals import (
 
 Logs = dict[str, Any]
 
+_RAN_OUT = (
+    "Your input ran out of data; interrupting training. Make sure that your dataset or "
+    "generator can generate at least `steps_per_epoch * epochs` batches. You may need to "
+    "use the `.repeat()` function when building your dataset."
+)
+"""Keras' warning of an epoch that has fewer steps than `steps_per_epoch`."""
+
 
 def fit(state: FitState, executor: Callable[[], StepExecutor]) -> None:
     """Trains until all epochs are done, or until a callback or a signal stops training.
@@ -140,7 +147,7 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
                 state.settle()
             break
         epoch = progress.epoch
-        if _has_ended(state, epoch):
+        if _has_ended(state):
             break
         model.reset_metrics()
         call.hook("on_epoch_begin", epoch)
@@ -154,10 +161,11 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
         moves = progress.step_in_epoch > 0 or state.goes_on_here
         with state.moving() if moves else _reading(call, batches):
             cursor = Cursor(batches, epoch, progress.step_in_epoch)
-        if not cursor.step and _has_ended(state, epoch):  # just where the last epoch has ended
+        if not cursor.step and _has_ended(state):  # just where the last epoch has ended
             points.visit("epoch")  # the one after that epoch could not know it
             break
-        logs = _take_steps(call, execution, cursor, pace, hooks, state.logs)
+        ran_out = partial(_warn_of_short_epoch, state)
+        logs = _take_steps(call, execution, cursor, pace, hooks, state.logs, ran_out)
         if state.interrupted:
             points.visit("stop")
             end_lines_of_bars(call.callbacks)
@@ -186,21 +194,43 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
     call.hook("on_train_end", state.logs or None)
 
 
-def _has_ended(state: FitState, epoch: int) -> bool:
-    """Returns whether the data has ended and cannot be read again, and warns if it has.
+def _has_ended(state: FitState) -> bool:
+    """Returns whether the data has ended and cannot be read again, and warns if it has."""
+    if state.batches.has_ended:
+        _warn_of_end(state)
+    return state.batches.has_ended
+
+
+def _warn_of_short_epoch(state: FitState, steps: int) -> None:
+    """Warns that the data has ended before the epoch has had all its steps.
 
     Args:
         state: The state of the `fit`.
-        epoch: The number of the epoch for which no data is left.
+        steps: How many steps the epoch has had.
     """
-    if not state.batches.has_ended:
-        return False
+    if state.batches.has_ended and state.progress.epoch + 1 < state.epochs:
+        _warn_of_end(state, steps)
+    else:
+        warn_user(_RAN_OUT)
+
+
+def _warn_of_end(state: FitState, steps: int = 0) -> None:
+    """Warns that the data has ended while epochs are left, if that was not told yet.
+
+    Args:
+        state: The state of the `fit`.
+        steps: How many steps the present epoch has had.
+    """
+    if state.told_of_end:
+        return
+    state.told_of_end = True
+    had = f", which had {steps} of {state.batches.steps} steps" if steps else ""
     warn_user(
-        f"`x` has ended, and cannot be read again: training stops after epoch {epoch} of "
-        f"{state.epochs}. Pass data that can be read again, such as a tf.data.Dataset or a "
-        "keras.utils.PyDataset, or a generator that does not end with `steps_per_epoch`."
+        "`x` has ended, and cannot be read again: training stops after epoch "
+        f"{state.progress.epoch + bool(steps)} of {state.epochs}{had}. Pass data that can be read "
+        "again, such as a tf.data.Dataset or a keras.utils.PyDataset, or a generator that does not "
+        "end with `steps_per_epoch`."
     )
-    return True
 
 
 def _make_variables(
@@ -221,15 +251,24 @@ def _validated(state: FitState) -> Logs:
     """Evaluates the validation data, and returns the logs ("val_loss", ...); {} without data."""
     if state.validation is None:
         return {}
-    cached = partial(_evaluated_in_fit, state.call, state.validation)
+    cached = partial(_evaluated_in_fit, state, state.validation)
     own = state.own_evaluate
     with state.call.account.validating():
         logs = cached() if own is None else own(cached, callbacks=state.call.callback_list)
     return {f"val_{name}": value for name, value in logs.items()}
 
 
-def _evaluated_in_fit(call: Call, validation: Batches) -> Logs:
+def _evaluated_in_fit(state: FitState, validation: Batches) -> Logs:
     """Evaluates the validation data; what Python code makes of it can be checked only here."""
+    call = state.call
+
+    def is_missed(steps: int) -> bool:
+        return validation.has_ended and (not steps or state.progress.epoch + 1 < state.epochs)
+
+    def ran_out(steps: int) -> None:
+        if not is_missed(steps):  # else more is said below
+            warn_user(_RAN_OUT)
+
     with _reading(call, validation):
         spec = validation.spec
     try:
@@ -240,8 +279,8 @@ def _evaluated_in_fit(call: Call, validation: Batches) -> Logs:
     is_plain = call.graphs.has_default("test_step")
     named = naming_wrong_data(call.model, "validation_data", lambda: spec)
     with named if is_plain else nullcontext():
-        logs = evaluate(call, validation)
-    if not logs:
+        logs = evaluate(call, validation, ran_out)
+    if not logs or is_missed(len(logs)):
         warn_user(
             "`validation_data` has ended, and cannot be read again, so that no epoch from now on "
             "is validated. Pass data that can be read again, such as a tf.data.Dataset or a "
@@ -250,7 +289,11 @@ def _evaluated_in_fit(call: Call, validation: Batches) -> Logs:
     return logs
 
 
-def evaluate(call: Call, batches: Batches) -> Logs:
+def evaluate(
+    call: Call,
+    batches: Batches,
+    ran_out: Callable[[int], None] = lambda steps: warn_user(_RAN_OUT),
+) -> Logs:
     """Evaluates all batches, from the first one; a generator continues where it is, as in Keras.
 
     The order of what happens:
@@ -265,6 +308,8 @@ def evaluate(call: Call, batches: Batches) -> Logs:
     Args:
         call: The model, the callbacks and other objects that the loop works with.
         batches: The data.
+        ran_out: Is called with the number of steps if they are fewer than were asked for, since the
+            data has ended.
 
     Returns:
         The loss and the metrics by name.
@@ -280,7 +325,7 @@ def evaluate(call: Call, batches: Batches) -> Logs:
     with _reading(call, batches):
         batches.on_epoch_begin()
         cursor = Cursor(batches, 0)
-    logs = _take_steps(call, execution, cursor, call.pace(hooks), hooks, {})
+    logs = _take_steps(call, execution, cursor, call.pace(hooks), hooks, {}, ran_out)
     if not model.stop_evaluating:
         with _reading(call, batches):
             batches.on_epoch_end()
@@ -341,7 +386,13 @@ def predict(call: Call, batches: Batches) -> Iterator[Any]:
 
 
 def _take_steps(
-    call: Call, execution: StepExecutor, cursor: Cursor, pace: Pace, hooks: BatchHooks, logs: Logs
+    call: Call,
+    execution: StepExecutor,
+    cursor: Cursor,
+    pace: Pace,
+    hooks: BatchHooks,
+    logs: Logs,
+    ran_out: Callable[[int], None],
 ) -> Logs:
     """Takes the steps that are left of an epoch or of an evaluation, and returns the last logs.
 
@@ -362,6 +413,8 @@ def _take_steps(
         hooks: The batch hooks of training or evaluation.
         logs: The logs before these steps, if steps of the epoch were taken before a restart or a
             rollback; otherwise they are ignored.
+        ran_out: Is called with the number of steps if they are fewer than `steps_per_epoch`, since
+            the data has ended.
     """
     start, tracker = cursor.step, loss_tracker(call.model)
     logs = logs if start else {}
@@ -412,11 +465,7 @@ def _take_steps(
             _stop_on_signal(call, decision)
     execution.settle()
     if goes_on and cursor.ended_early:
-        warn_user(
-            "Your input ran out of data; interrupting training. Make sure that your dataset or "
-            "generator can generate at least `steps_per_epoch * epochs` batches. You may need to "
-            "use the `.repeat()` function when building your dataset."
-        )
+        ran_out(cursor.step)
     if not cursor.step:
         return logs
     # Hooks may have updated the metrics since, so they are read again. If the step returns values

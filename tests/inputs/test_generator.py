@@ -1,5 +1,6 @@
 """A generator is read once: no batch is lost, none is repeated."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,6 +57,29 @@ def test_a_generator_that_ends_with_an_epoch_stops_training_there(tiny: Any) -> 
     with pytest.warns(UserWarning, match="has ended, and .* training stops after epoch 2 of 4"):
         history = trainer.fit(generated(6), steps_per_epoch=3, epochs=4, verbose=0)
     assert (history.epoch, len(history.history["number"])) == ([0, 1], 2)
+
+
+def test_a_generator_that_ends_is_told_of_once(tiny: Any) -> None:
+    trainer = shows(tiny, 1)
+
+    def told(batches: int, **validation: Any) -> list[str]:
+        endless: Any = generated(batches if not validation else 100)
+        with warnings.catch_warnings(record=True) as recorded:
+            warnings.simplefilter("always")
+            trainer.fit(endless, steps_per_epoch=3, epochs=3, verbose=0, **validation)
+        return [str(each.message).partition(".")[0] for each in recorded]
+
+    where = "training stops after epoch 2 of 3, which had 1 of 3 steps"
+    assert told(4) == [f"`x` has ended, and cannot be read again: {where}"]
+    (in_the_last,) = told(7)
+    assert in_the_last == "Your input ran out of data; interrupting training"
+    now = "so that no epoch from now on is validated"
+    for batches in (1, 4, 6):
+        options = {"validation_data": generated(batches), "validation_steps": 3}
+        words = told(batches, **options)
+        assert set(words) == {f"`validation_data` has ended, and cannot be read again, {now}"}
+    options = {"validation_data": generated(7), "validation_steps": 3}
+    assert told(7, **options) == [in_the_last]
 
 
 @pytest.mark.long
