@@ -30,15 +30,14 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kfit.argument_checks import check_seconds
 from kfit.cluster import sockets
-from kfit.cluster.cluster import Cluster, ClusterError, Task, check_trains
+from kfit.cluster.address_lists import AddressList, source_or_none
+from kfit.cluster.cluster import Cluster, ClusterError, check_trains
 from kfit.cluster.meeting import LONGEST_PAUSE, OTHER_SECRET, PATIENCE, Meeting, Message, Peer
 from kfit.cluster.printable import printable
-from kfit.cluster.resolvers import cluster_source
 
 # How often a peer may seem to change back to an earlier incarnation. Each process of a task is an
 # incarnation of it; a restart of the task begins a new one.
@@ -46,10 +45,6 @@ _MOST_RELAPSES = 5
 # Seconds between two messages about the workers that have not answered, and how many are named.
 _NOTICE_INTERVAL = 10.0
 _MOST_NAMED = 3
-# The most addresses of this task's cluster to name, and to send with each message: so many that a
-# message is shorter than the longest line that a task reads.
-_MOST_ADDRESSES = 8
-_MOST_SENT = 32
 # What messages of all versions of kfit begin with, and of all its commands.
 _OF_KFIT = b"KFIT-"
 # The most hosts to name whose calls were no messages of a worker of this run.
@@ -179,57 +174,10 @@ class _Peer(Peer):
         return f"{self.task} at {self.address}"
 
 
-def _source_or_none() -> str | None:
-    """Returns what describes the cluster, such as "TF_CONFIG"; None if the program alone does."""
-    try:
-        return cluster_source()
-    except ClusterError:  # the program has given another description
-        return None
-
-
 def _in_source() -> str:
     """Returns " in TF_CONFIG", or in what else describes the cluster; "" if that is unknown."""
-    source = _source_or_none()
+    source = source_or_none()
     return f" in {source}" if source else ""
-
-
-def _variables(source: str) -> tuple[str, str]:
-    """Returns what lists the addresses of another task, and what those of this task.
-
-    Args:
-        source: What describes the cluster to the other task; empty if that is unknown.
-
-    Returns:
-        Two texts, to stand after "its" and before "of this task".
-    """
-    own = _source_or_none() or source
-    differ = source and source != own
-    return printable(source) or "TF_CONFIG (or KFIT_WORKERS)", f"the {own}" if differ else "that"
-
-
-def _list_of_addresses(cluster: Cluster) -> str:
-    """Returns the addresses of the workers as a text for an error message, at most eight."""
-    addresses = [address for _, address in cluster.workers]
-    more = f" and {len(addresses) - _MOST_ADDRESSES} more"
-    return ", ".join(addresses[:_MOST_ADDRESSES]) + more * (len(addresses) > _MOST_ADDRESSES)
-
-
-def _addresses_by_name(cluster: Cluster) -> dict[str, str]:
-    """Returns the addresses that tasks compare, by the names of the tasks."""
-    return {
-        str(Task(kind, index)): address
-        for kind in sockets.COMPARED
-        for index, address in enumerate(cluster.addresses.get(kind, ()))
-    }
-
-
-def _entries(names: list[str], addresses: Mapping[str, str]) -> str:
-    """Returns the addresses of some tasks as a text for an error message, at most three."""
-    shown = [
-        f"{printable(addresses.get(name, 'no address'))} for {printable(name)}"
-        for name in names[:_MOST_NAMED]
-    ]
-    return " and ".join(shown)
 
 
 class _Rendezvous(Meeting[_Peer, _Hello]):
@@ -256,9 +204,8 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
         self.me = str(cluster.task)
         self.peers = {str(task): _Peer(str(task), address) for task, address in cluster.peers}
         self._num_workers = cluster.num_workers
-        self._listed = _list_of_addresses(cluster)
-        self._addresses = _addresses_by_name(cluster)
-        self._source = _source_or_none() or ""
+        self._list = AddressList(cluster)
+        self._source = source_or_none() or ""
         self._digest = sockets.digest(cluster)
         self._incarnation = secrets.token_hex(8)
         self._turn = 0
@@ -285,18 +232,13 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
                 receiver=receiver,
                 cluster=self._digest,
                 workers=self._num_workers,
-                addresses=self._sent_addresses(receiver),
+                addresses=self._list.sent_to(receiver),
                 source=self._source,
                 incarnation=self._incarnation,
                 turn=self._turn,
                 waits_for=tuple(missing[:8]),
                 refusal=self._refusal,
             )
-
-    def _sent_addresses(self, receiver: str) -> dict[str, str]:
-        names = [*self._addresses][:_MOST_SENT]
-        names += [name for name in (self.me, receiver) if name in self._addresses]
-        return {name: self._addresses[name] for name in names}
 
     def called(self, message: _Hello, host: str) -> _Hello:
         with self.changed:
@@ -539,29 +481,13 @@ class _Rendezvous(Meeting[_Peer, _Hello]):
 
     def _difference(self, hello: _Hello) -> str:
         """Returns how the addresses of another process differ from those of this task."""
-        mine, its = self._addresses, hello.addresses
-        # What is missing from a long list may only not have been sent.
-        expected = [*mine][:_MOST_SENT] if len(its) < _MOST_SENT else []
-        differing = [
-            name for name in dict.fromkeys([*expected, *its]) if mine.get(name) != its.get(name)
-        ]
-        more = f"; {len(differing) - _MOST_NAMED} more differ" * (len(differing) > _MOST_NAMED)
-        counts = (
+        entries = self._list.difference(hello.addresses, hello.source, source_or_none())
+        if hello.workers == self._num_workers:
+            return entries
+        return (
             f"it was given {hello.workers} worker(s), while this task, {self.me}, was given "
-            f"{self._num_workers}"
+            f"{self._num_workers}: {entries}"
         )
-        there, here = _variables(hello.source)
-        if differing:
-            entries = (
-                f"its {there} lists {_entries(differing, its)}, {here} of this task, {self.me}, "
-                f"{_entries(differing, mine)}{more}"
-            )
-        else:
-            entries = (
-                f"its {there} lists other addresses than {here} of this task, {self.me}, which "
-                f"lists {self._listed}"
-            )
-        return entries if hello.workers == self._num_workers else f"{counts}: {entries}"
 
     def _recognize(self, peer: _Peer, hello: _Hello, where: str) -> None:
         known = peer.incarnations

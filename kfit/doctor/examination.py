@@ -140,6 +140,7 @@ def _report(
         threads=own_threads(environ, len(cpus)),
         gpus=gpus.count,
         visible_gpus=gpus.visible,
+        source="" if cluster is None else cluster_source(environ) or "",
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kfit.cluster import meeting, sockets
+from kfit.cluster.address_lists import AddressList
 from kfit.cluster.cluster import TASK_TYPES, Cluster, ClusterError, Task, split_address
 from kfit.doctor.findings import Finding
 from kfit.doctor.report import Message, Report
@@ -134,11 +135,13 @@ class _Doctors(meeting.Meeting[Peer, Message]):
         peers = {name: Peer(name, address) for name, address in tasks_of(cluster).items()}
         self.result = PeerReports(peers, peers.pop(str(cluster.task)))
         self._own = own
+        self._list = AddressList(cluster)
         self._sees = sees
         self._strange_calls: dict[str, None] = {}  # texts, in the order in which they came
 
     def message(self, receiver: str) -> Message:
-        return Message(receiver, replace(self._own, seconds=time.time()))
+        report = replace(self._own, seconds=time.time())
+        return Message(receiver, report, self._list.sent_to(receiver))
 
     def pause(self, peer: Peer, seconds: float) -> bool:
         with self.changed:
@@ -153,7 +156,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
         began, ended = sent.report.seconds, time.time()
         with self.changed:
             if report.cluster != self._own.cluster:
-                peer.misled = other_cluster(report, self._own)
+                peer.misled = self._other_cluster(reply)
             elif report.task != peer.task or (
                 peer is self.result.me and report.process != self._own.process
             ):
@@ -195,12 +198,20 @@ class _Doctors(meeting.Meeting[Peer, Message]):
         if report.process == self._own.process:
             return ""  # this task, which has reached itself
         if report.cluster != self._own.cluster:
-            return other_cluster(report, self._own)
+            return self._other_cluster(message)
         if report.task == self._own.task:
             return f"another process also claims to be {report.task}"
         if message.receiver != self._own.task:
             return f"{report.task} reached this task at the address of {message.receiver}"
         return ""
+
+    def _other_cluster(self, message: Message) -> str:
+        """Returns a text that says in what the addresses of another task's cluster differ."""
+        its, own = message.report, self._own
+        counts = f" {its.tasks} address(es), while {own.task} was given {own.tasks}:"
+        entries = self._list.difference(message.addresses, its.source, own.source)
+        different = counts if its.tasks != own.tasks else ""
+        return f"{its.task} was given another cluster:{different} {entries}"
 
     def wait(self, deadline: float, *, both_ways: bool) -> None:
         """Waits until all other tasks (the peers) have answered and called, or until the deadline.
@@ -241,13 +252,7 @@ class _Doctors(meeting.Meeting[Peer, Message]):
     def _of_strange_call(self, text: str, is_harmless: bool) -> Finding:
         if is_harmless:
             return Finding("peer", True, f"{text}: without KFIT_SECRET it may be a stranger's")
-        return Finding(
-            "peer",
-            False,
-            text,
-            "give each process its own task index, and start it on the host of its address",
-            about=self._own.task,
-        )
+        return Finding("peer", False, text, _fix_of_other(text), about=self._own.task)
 
     def _look_for_probe(self, report: Report) -> None:
         # The peer's process runs while this connection is open, so its test file exists now.
@@ -255,24 +260,6 @@ class _Doctors(meeting.Meeting[Peer, Message]):
             return
         if report.task not in self.result.unseen and not self._sees(report):
             self.result.unseen.append(report.task)
-
-
-def other_cluster(report: Report, own: Report) -> str:
-    """Describes that another task was given the addresses of a different cluster than this task.
-
-    It is called when the two reports have different hashes of the cluster.
-
-    Args:
-        report: The report of the other task.
-        own: The report of this task.
-
-    Returns:
-        A text for a finding, such as "worker 1 was given another cluster: ...".
-    """
-    return (
-        f"{report.task} was given another cluster: {report.tasks} address(es) (digest "
-        f"{report.cluster[:8]}), while {own.task} was given {own.tasks} (digest {own.cluster[:8]})"
-    )
 
 
 def who_answers(received: bytes) -> str:
@@ -318,11 +305,7 @@ def _of_itself(me: Peer) -> Finding:
 def _of_peer(peer: Peer, me: str, both_ways: bool) -> Finding:
     where = f"{peer.task} at {peer.address}"
     if peer.misled:
-        fix = (
-            "give every task the same addresses, in the same order and spelling"
-            if "another cluster" in peer.misled
-            else "start each task on the host of its own address, with its own task index"
-        )
+        fix = _fix_of_other(peer.misled)
         return Finding("peer", False, f"{where}: {peer.misled}", fix, about=peer.task)
     if peer.report is None:
         one_way = ", though it has reached this task" if peer.calls else ""
@@ -337,6 +320,13 @@ def _of_peer(peer: Peer, me: str, both_ways: bool) -> Finding:
             peer.task,
         )
     return Finding("peer", True, f"{where}: answers", about=peer.task)
+
+
+def _fix_of_other(problem: str) -> str:
+    """Returns what to do about a process that is not the task it should be."""
+    if "another cluster" in problem:
+        return "give every task the same addresses, in the same order and spelling"
+    return "start each task on the host of its own address, with its own task index"
 
 
 def _fix(peer: Peer) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kfit.cluster import meeting
 
@@ -30,6 +30,7 @@ class Report:
             given.
         probe: The name of the test file that the task has written to this directory, and for which
             the other tasks look; "" if there is none.
+        source: What describes the cluster to the task, such as "TF_CONFIG"; "" if it is unknown.
     """
 
     task: str
@@ -46,6 +47,7 @@ class Report:
     visible_gpus: list[str]
     shared_directory: str = ""
     probe: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,11 @@ class Message(meeting.Message):
     Args:
         receiver: The name of the task to which the message is sent.
         report: The report of the task that sends the message.
+        addresses: Some of the addresses of its cluster (`AddressList.sent_to`).
     """
 
-    magic = b"KFIT-DOCTOR/3 "
+    magic = b"KFIT-DOCTOR/4 "
 
     receiver: str
     report: Report
+    addresses: dict[str, str] = field(default_factory=dict)

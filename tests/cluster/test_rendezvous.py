@@ -19,6 +19,7 @@ import pytest
 
 from kfit.cluster import rendezvous as module
 from kfit.cluster import sockets
+from kfit.cluster.address_lists import addresses_by_name
 from kfit.cluster.cluster import Cluster, ClusterError, Task
 from kfit.cluster.rendezvous import RendezvousError, rendezvous
 from kfit.supervisor.local import free_ports
@@ -91,7 +92,7 @@ def say(task: Cluster, key: str | None = None, **changed: Any) -> bytes:
         receiver=str(task.task),
         cluster=sockets.digest(task),
         workers=task.num_workers,
-        addresses=module._addresses_by_name(task),
+        addresses=addresses_by_name(task),
         source="",
         incarnation="made up",
         turn=0,

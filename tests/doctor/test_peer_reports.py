@@ -234,6 +234,36 @@ def test_other_addresses_are_noticed_by_both(report_of: ReportOf) -> None:
     assert any("worker 0 was given another cluster: 2 address(es)" in text for text in found[1])
 
 
+def test_the_addresses_that_differ_are_named(report_of: ReportOf) -> None:
+    second = make_clusters(2)[1]
+    here, there = second.addresses["worker"]
+    (port,) = free_ports(1)
+    first = Cluster({"worker": (here, f"localhost:{port}")}, Task("worker", 0))
+    with ThreadPoolExecutor(2) as pool:
+        runs = [
+            pool.submit(exchange_reports, each, report, SHORT, lambda report: True)
+            for each, report in (
+                (first, report_of(first, source="TF_CONFIG")),
+                (second, report_of(second, source="KFIT_WORKERS")),
+            )
+        ]
+        findings = [run.result(SOON).findings for run in runs]
+    found = ["\n".join(problems(each)) for each in findings]
+    assert all(
+        each.fix.startswith("give every task the same addresses")
+        for each in (*findings[0], *findings[1])
+        if "another cluster" in each.text
+    )
+    assert (
+        f"worker 1 was given another cluster: its KFIT_WORKERS lists {there} for worker 1, the "
+        f"TF_CONFIG of this task, worker 0, localhost:{port} for worker 1"
+    ) in found[0]
+    assert (
+        f"worker 0 was given another cluster: its TF_CONFIG lists localhost:{port} for worker 1, "
+        f"the KFIT_WORKERS of this task, worker 1, {there} for worker 1"
+    ) in found[1]
+
+
 def test_swapped_indices_are_named(report_of: ReportOf) -> None:
     # Each process listens on the other's port: as when the index of each host is the other's.
     addresses = make_clusters(2)[0].addresses["worker"]
