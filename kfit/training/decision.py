@@ -173,10 +173,10 @@ def _require_one_rate(rates: np.ndarray) -> None:
     """
     if np.array_equal(rates, np.full_like(rates, rates[0]), equal_nan=True):
         return
-    listed = ", ".join(f"{float(np.float32(rate)):g} on worker {i}" for i, rate in enumerate(rates))
-    raise ValueError(
-        f"The learning rate of the optimizer must be the same on every worker. It is {listed}: a "
-        f"callback has changed it on some workers only. {_ON_EVERY_WORKER}"
+    raise _changed_on_some(
+        "The learning rate of the optimizer must be the same on every worker. It is",
+        [f"{float(np.float32(rate)):g}" for rate in rates],
+        "it",
     )
 
 
@@ -188,8 +188,23 @@ def _require_same_weights(sums: np.ndarray) -> None:
     """
     if np.allclose(sums, sums[0], rtol=_ROUNDING, atol=0.0, equal_nan=True):
         return
-    listed = ", ".join(f"{each:.7g} on worker {i}" for i, each in enumerate(sums))
-    raise ValueError(
-        "The weights of the model must be the same on every worker. The sum of their squares is "
-        f"{listed}: a callback has changed them on some workers only. {_ON_EVERY_WORKER}"
+    raise _changed_on_some(
+        "The weights of the model must be the same on every worker. The sum of their squares is",
+        [f"{each:.7g}" for each in sums],
+        "them",
+    )
+
+
+def _changed_on_some(rule: str, values: list[str], changed: str) -> ValueError:
+    """Returns the error of what a callback has changed on some tasks only.
+
+    Args:
+        rule: What must be the same, and the beginning of what it is.
+        values: What it is on each task. The chief's is the first.
+        changed: The pronoun for what was changed.
+    """
+    listed = ", ".join(f"{value} on worker {index}" for index, value in enumerate(values))
+    return ValueError(
+        f"{rule} {listed}: a callback has changed {changed} on some workers only. "
+        f"{_ON_EVERY_WORKER}"
     )
