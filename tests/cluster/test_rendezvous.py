@@ -296,6 +296,29 @@ def test_names_the_addresses_that_differ(start: Any, capfd: Any) -> None:
     assert f"lists {there} for worker 1" in str(one.exception(LATER))
 
 
+def test_what_is_wrong_with_a_caller_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_NOTICE_INTERVAL", 0.1)
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.05)
+    monkeypatch.delenv("KFIT_SECRET", raising=False)
+    first, second = make_clusters(2)
+    meeting = module._Rendezvous(first)
+    hello = replace(module._Rendezvous(second).message("worker 0"), cluster="another")
+    for _ in range(3):
+        meeting.called(hello, "host1")
+        meeting.dropped("host2", b"GET / HTTP/1.1")
+    assert not meeting.wait(time.monotonic() + 1.5)
+    doubt, *notices = capsys.readouterr().err.splitlines()
+    assert doubt.startswith("kfit: the process that calls from host1 is worker 1 of another")
+    assert len(notices) >= 2
+    awaited = [notice.rpartition(" (")[0] for notice in notices]
+    plain = f"kfit: worker 0 waits for worker 1 at {second.address}: it was not called yet"
+    assert awaited == [f"{plain}; host2 called: it is no task of kfit", *[plain] * len(awaited[1:])]
+    missing = meeting.who_is_missing(1.0)
+    assert missing.count("from host1 is worker 1 of another") == missing.count("host2 called") == 1
+
+
 def test_names_the_variables_that_were_set(monkeypatch: pytest.MonkeyPatch) -> None:
     first = make_clusters(2)[0]
     here, there = first.addresses["worker"]

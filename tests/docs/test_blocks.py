@@ -156,7 +156,7 @@ SELDOM = {"custom_steps", "start", "tensorboard", "trackers", "train_and_evaluat
 def is_daily(block: Block) -> bool:
     """Whether it is the first block without a mark on a page.
 
-    The README's program is none of them: `tests/test_readme.py` runs it every day.
+    Of the README these are the two lines of a diff: `tests/test_readme.py` runs its program daily.
     """
     first = next((each for each in ALL if each.page == block.page and not each.mark), None)
     return block == first and block.page.stem not in SELDOM

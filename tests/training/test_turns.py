@@ -224,7 +224,13 @@ def test_what_a_hook_has_long_kept_waiting_begins_with_a_warning(
 @pytest.mark.long
 def test_training_may_wait_for_what_a_thread_predicts(tiny: Any) -> None:
     (x, y), model = tiny.data(8), tiny.model()
-    made: queue.Queue[Any] = queue.Queue()
+    model.compile(keras.optimizers.SGD(0.0), model.loss)  # so that the numbers do not depend on
+    made: queue.Queue[Any] = queue.Queue()  # which thread comes first
+    weights = np.exp(model.predict(x, verbose=0)).mean(axis=-1)
+    plain, weighted = (
+        model.evaluate(x, y, sample_weight=each, verbose=0, return_dict=True)["loss"]
+        for each in (None, weights)
+    )
 
     def make() -> Any:
         for _ in range(8):
@@ -240,7 +246,10 @@ def test_training_may_wait_for_what_a_thread_predicts(tiny: Any) -> None:
 
     kfit.predict(model, x, verbose=0, strategy=tiny.strategy(2))
     _, losses = in_threads([make, train])
-    assert len(losses) == 1
+    np.testing.assert_allclose(losses, [(plain + 3 * weighted) / 4], rtol=1e-4)
+    left = [made.get_nowait()[2] for _ in range(made.qsize())]
+    assert 1 <= len(left) <= 5
+    np.testing.assert_allclose(left, [weights] * len(left), rtol=1e-4)
 
 
 class Predicted(keras.utils.PyDataset):
