@@ -41,7 +41,7 @@ def line(report: Figures) -> str:
     """Returns one line with the steps, the time and the largest phases of a `fit`."""
     speed = report.examples_per_second
     rate = "" if speed is None else f" ({_number(speed)} examples/s since the first step)"
-    begin = f"kfit: {report.steps:,} steps in {_seconds(report.seconds)}{rate}"
+    begin = f"kfit: {_count(report.steps, 'step')} in {_seconds(report.seconds)}{rate}"
     named = {
         name: seconds / report.seconds
         for name, seconds in _phases(report).items()
