@@ -34,7 +34,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/distribute/factory.py": "distribute/test_tpu.py",
     "kfit/distribute/host_collectives.py": "training/test_save_points.py: is_alone",
     "kfit/distribute/initial_values.py": "distribute/programs/cases.py: int8",
-    "kfit/distribute/one_device.py": "distribute/test_devices.py: memory_growth",
     "kfit/distribute/placed_optimizers.py": "distribute/test_placement.py: optimizer",
     "kfit/distribute/pipeline_parts.py": "a walk, which fingerprints/test_pipelines.py takes",
     "kfit/distribute/pipeline_seeds.py": "inputs/test_pipeline_state.py: deterministic=False",

@@ -65,6 +65,14 @@ class OneDevice(Strategy):
             self.tf_strategy, tf.distribute.OneDeviceStrategy
         )
 
+    def is_placed(self, value: Any) -> bool:
+        """Returns whether a variable was made on the chosen device, in the strategy's scope.
+
+        Args:
+            value: A `tf.Variable`. For a Keras variable, pass the `tf.Variable` that it contains.
+        """
+        return bool(self.tf_strategy.extended.variable_created_in_scope(value))
+
     @property
     def has_copies(self) -> bool:
         """Always False: a variable on the one device is an ordinary variable."""

@@ -13,54 +13,40 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.contexts import is_on_devices
-from kfit.distribute.owned import Owned, wrapped_optimizers
-from kfit.internals.optimizers import belong_to, chooser_of, key_of, strategy_of
+from kfit.distribute.owned import Owned
+from kfit.distribute.strategy import Strategy
+from kfit.internals.optimizers import belong_to, key_of, strategy_of
 from kfit.internals.variables import make_tf_variable, tf_variable
 
 
-def build_for(
-    optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any
-) -> None:
-    """Makes an optimizer belong to a strategy, and builds it for variables on its devices.
+def built_on_devices(build: Callable[..., Any], strategy: Strategy) -> Callable[..., Any]:
+    """Wraps the method by which an optimizer is built for the variables that it will update.
 
-    Call it in the strategy's scope, outside of all graphs.
-
-    Args:
-        optimizer: The optimizer, which is not built yet.
-        variables: The model's variables that it will update.
-        tf_strategy: The `tf.distribute.Strategy`.
-    """
-    adopt(optimizer, variables, tf_strategy)
-    optimizer.build(variables)
-
-
-def adopt(optimizer: keras.optimizers.Optimizer, variables: list[Any], tf_strategy: Any) -> None:
-    """Makes an optimizer belong to a strategy, just before the optimizer is built.
-
-    Call it in the strategy's scope. Optimizers that this optimizer wraps then belong to the
-    strategy, too. Some variables of an optimizer, such as its step count, exist before it is built.
-    If the strategy has several replicas, these variables are moved to the devices of the strategy.
+    An optimizer that the model does not hold yet makes its slots on the devices of these variables,
+    too. Its other variables, such as the step count, which exist before, are moved there. Such
+    optimizers are those that a function chooses for each variable, as in Keras' MultiOptimizer.
 
     Args:
-        optimizer: The optimizer, which is not built yet.
-        variables: The model's variables that the optimizer will be built for.
-        tf_strategy: The `tf.distribute.Strategy`.
+        build: Keras' method, `Optimizer.build`.
+        strategy: kfit's wrapper of the strategy.
+
+    Returns:
+        The function to call instead of `build`.
     """
-    waiting, seen = [optimizer], set()
-    while waiting:
-        part = waiting.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        belong_to(part, tf_strategy)
-        if tf_strategy.num_replicas_in_sync > 1:
-            for variable in part.variables:
-                if not isinstance(tf_variable(variable), tf.distribute.DistributedValues):
-                    make_tf_variable(variable, tf_variable(variable).read_value())
-        waiting += wrapped_optimizers(part)
-        # A MultiOptimizer calls a function of the user's to choose the optimizer of each variable.
-        choose = chooser_of(part)
-        waiting += [choose(variable) for variable in variables] if choose else []
+
+    def built(optimizer: keras.optimizers.Optimizer, variables: Any) -> Any:
+        variables = list(variables)
+        belongs = strategy_of(optimizer) is strategy.tf_strategy
+        if not belongs and any(strategy.is_placed(tf_variable(v)) for v in variables):
+            belong_to(optimizer, strategy.tf_strategy)
+            is_in_scope = tf.distribute.get_strategy() is strategy.tf_strategy
+            with tf.init_scope(), nullcontext() if is_in_scope else strategy.scope():
+                for variable in optimizer.variables:
+                    if not strategy.is_placed(tf_variable(variable)):
+                        make_tf_variable(variable, tf_variable(variable).read_value())
+        return build(optimizer, variables)
+
+    return built
 
 
 def in_scope_of_optimizer(add: Callable[..., Any]) -> Callable[..., Any]:

@@ -31,6 +31,7 @@ from kfit.distribute.global_seed import GlobalSeed
 from kfit.distribute.new_variables import initialize, require_addable
 from kfit.distribute.owned import Owned, owned_by, owned_variables
 from kfit.distribute.placed_optimizers import (
+    built_on_devices,
     in_scope_of_optimizer,
     rekeyed,
     to_variables_of_its_strategy,
@@ -234,6 +235,7 @@ class Placement:
             with (
                 functions_forgotten(self._model),
                 patched(points.CALL_FUNCTION, followed_by(self._spread_first_copies)),
+                patched(points.BUILD_OPTIMIZER, partial(built_on_devices, strategy=self._strategy)),
                 patched(points.ADD_SLOT, in_scope_of_optimizer),
                 patched(
                     points.APPLY, partial(to_variables_of_its_strategy, place=_place_optimizer)
@@ -593,7 +595,9 @@ class Placement:
             for pair in pairs:
                 pair.take_back(self._strategy)
             for variable in moved:
-                if not self._native and self._is_placed(variable):  # made during the call
+                if self._native or id(variable) in self._pairs:
+                    continue
+                if self._is_placed(variable):  # made during the call
                     self._pairs[id(variable)] = self._made_plain(variable, failed)
         self._forget_pairs_except(of_model)
 

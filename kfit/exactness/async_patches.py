@@ -18,7 +18,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.distribute.placed_optimizers import build_for
 from kfit.distribute.sharded_variables import keras_for_shards
 from kfit.distribute.strategy import Strategy
 from kfit.internals import patch_points as points
@@ -73,7 +72,7 @@ def _built_apart(original: Callable[..., Any], strategy: Strategy) -> Callable[.
         variables = None if trainable_variables is None else list(trainable_variables)
         if variables is not None and not optimizer.built:
             with tf.init_scope(), strategy.scope():
-                build_for(optimizer, variables, strategy.tf_strategy)
+                optimizer.build(variables)
         return original(optimizer, grads, variables)
 
     return apply

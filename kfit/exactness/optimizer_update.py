@@ -16,7 +16,6 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.contexts import merge
-from kfit.distribute.placed_optimizers import build_for
 from kfit.exactness.batch_kinds import has_rows_of_examples
 from kfit.exactness.gradient_sums import reduced, with_none, without_none
 from kfit.exactness.joint_update import accumulates_apart, apply_together, needs_all_replicas
@@ -355,7 +354,7 @@ def _prepare(optimizer: Optimizer, variables: Any) -> list[Any]:
         def build(strategy: Any) -> None:
             if not optimizer.built:
                 with tf.init_scope(), strategy.scope():
-                    build_for(optimizer, variables, strategy)
+                    optimizer.build(variables)
 
         merge(build, ())
     return variables

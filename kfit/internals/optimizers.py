@@ -196,19 +196,6 @@ def strategy_of(optimizer: Optimizer) -> tf.distribute.Strategy:
 
 
 @uses(
-    "keras.optimizers.MultiOptimizer._optimizer_map",
-    because="which optimizer takes which variable is the user's function's to say",
-)
-def chooser_of(optimizer: Optimizer) -> Callable[[Any], Optimizer] | None:
-    """Returns the function by which a MultiOptimizer chooses the optimizer of a variable.
-
-    None for any other optimizer.
-    """
-    choose = getattr(optimizer, "_optimizer_map", None)
-    return choose if callable(choose) else None
-
-
-@uses(
     "keras.optimizers.Optimizer._learning_rate",
     because="the property `learning_rate` tells the present rate, and not the schedule",
 )

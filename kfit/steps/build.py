@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from kfit.argument_checks import check_parts
 from kfit.distribute.new_variables import made_trainable
-from kfit.distribute.placed_optimizers import build_for
 from kfit.distribute.sharded_variables import keras_for_shards
 from kfit.exactness.own_code import overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
@@ -130,17 +129,15 @@ def build(
                 _infer(model, _of_size(spec, batch_size), lacks, step, training)
 
 
-def build_optimizer(model: keras.Model, tf_strategy: Any) -> None:
+def build_optimizer(model: keras.Model) -> None:
     """Builds the optimizer of a model, if there is one that is not built; called in the scope.
 
     Args:
         model: The model, which is built.
-        tf_strategy: The `tf.distribute` strategy on whose devices the optimizer's variables will
-            be.
     """
     own = getattr(model, "optimizer", None)
     if own is not None and not own.built:
-        build_for(own, model.trainable_variables, tf_strategy)
+        own.build(model.trainable_variables)
 
 
 def unbuilt_parts(model: keras.Model, step: str) -> list[Any]:

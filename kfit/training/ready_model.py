@@ -214,7 +214,7 @@ class ReadyModel:
             return
         building = self._heartbeat.phase(Phase.WORK, counted=BUILDING)
         with building, self._strategy.scope():
-            build_optimizer(self.model, self._strategy.tf_strategy)
+            build_optimizer(self.model)
         self._placement.take_scalars_as_numbers()
 
     def make_variables(self, batches: Batches) -> None:

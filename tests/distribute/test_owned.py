@@ -11,7 +11,6 @@ import tensorflow as tf
 import kfit
 from kfit.checkpoint.state import entries
 from kfit.distribute.owned import owned_metrics, owned_optimizers, owned_variables
-from kfit.distribute.placed_optimizers import adopt
 from tests.sweeps import only
 
 FIXED: Any = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
@@ -148,7 +147,6 @@ def test_optimizers_may_wrap_each_other(tiny: Any) -> None:
     inner = Wraps(keras.optimizers.SGD(0.5))
     inner.around = outer = Wraps(inner)
     assert owned_optimizers(tiny.model(optimizer=outer)) == [outer, inner, inner.wrapped]
-    adopt(outer, [], tf.distribute.get_strategy())
 
 
 def test_the_search_goes_through_losses_name_spaces_and_objects(tiny: Any) -> None:

@@ -101,9 +101,6 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "keras.optimizers.LossScaleOptimizer": lambda: keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD()
     ),
-    "keras.optimizers.MultiOptimizer": lambda: keras.optimizers.MultiOptimizer(
-        {"sgd": keras.optimizers.SGD()}, lambda variable: "sgd"
-    ),
     "keras.callbacks.TensorBoard": tensorboard,
     "keras.callbacks.ModelCheckpoint": lambda: keras.callbacks.ModelCheckpoint("a.keras"),
     "tf.compat.v1.Graph": tf.compat.v1.Graph,
@@ -171,13 +168,8 @@ def names_in_table() -> list[str]:
     return sorted({name for use in TABLE.values() for name in use.names})
 
 
-SINCE_KERAS_3_15 = "keras.optimizers.MultiOptimizer"
-
-
 @pytest.mark.parametrize("name", names_in_table())
 def test_a_name_in_the_table_is_there(name: str) -> None:
-    if name.startswith(SINCE_KERAS_3_15) and not hasattr(keras.optimizers, "MultiOptimizer"):
-        pytest.skip("Keras has no such optimizer before 3.15.")
     owner = next((each for each in NEEDS_A_CLUSTER if name.startswith(f"{each}.")), None)
     if owner is None:
         resolved(name)
