@@ -47,7 +47,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/exactness/assignments.py": "exactness/test_layer_state.py: aggregation",
     "kfit/exactness/metric_sums.py": "exactness/cases/own_steps.py: Mean",
     "kfit/exactness/random_draws.py": "exactness/test_randomness.py: seed",
-    "kfit/exactness/async_patches.py": "distribute/programs/asynchronous.py: LossScaleOptimizer",
     "kfit/exactness/batch_kinds.py": "exactness/test_scalar_estimates.py: gradient",
     "kfit/exactness/batch_warnings.py": "exactness/test_across_examples.py: combines",
     "kfit/exactness/chosen_rows.py": "exactness/test_scalar_estimates.py: boolean_mask",

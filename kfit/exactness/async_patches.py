@@ -3,14 +3,14 @@
 The patches are used with `ParameterServer`. Keras' `assign_add` reads a variable and then assigns
 the sum. If another worker writes in between, the value of that worker is lost. So here counters
 such as `optimizer.iterations`, and metrics, are updated by one add operation of the `tf.Variable`.
-A metric's `update_state` starts from zeros on the worker, and the resulting values are added to the
-metric's variables. That is right because Keras makes all variables of metrics with
-`synchronization="on_read"` and `aggregation="sum"`.
+All metrics of Keras add sums to their variables. Whether a user-written one does so, too, the graph
+of its update shows. If not (a maximum, a moving average), the update is Keras' own: it is that of
+one device as long as no other worker updates the metric at the same time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -18,8 +18,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.sharded_variables import keras_for_shards
-from kfit.distribute.strategy import Strategy
+from kfit.exactness.metric_updates import changes_since, variables_of_own_metrics
+from kfit.exactness.replica_context import OwnVariable
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals import patch_points as points
 from kfit.internals.optimizers import apply_alone
 from kfit.internals.patching import patched
@@ -27,7 +30,7 @@ from kfit.internals.variables import in_stateless_scope, tf_variable
 
 
 @contextmanager
-def keras_for_workers(model: keras.Model, strategy: Strategy) -> Iterator[list[tf.Tensor]]:
+def keras_for_workers(model: keras.Model, strategy: ParameterServer) -> Iterator[list[tf.Tensor]]:
     """Context for tracing a step of `model` that several workers may run at the same time.
 
     Args:
@@ -51,12 +54,14 @@ def keras_for_workers(model: keras.Model, strategy: Strategy) -> Iterator[list[t
         scaled = keras.optimizers.LossScaleOptimizer
         stack.enter_context(patched(points.TF_APPLY_WITH_SCALE, lambda _: apply_alone(scaled)))
         stack.enter_context(patched(points.CHECK_FINITE, _noted(finite)))
+        own = variables_of_own_metrics(model)
         for metric in model.metrics:
-            stack.enter_context(patched(points.UPDATE_METRIC, _from_zeros(metric), of=metric))
+            added = partial(_by_adding, metric=metric, own=own, strategy=strategy)
+            stack.enter_context(patched(points.UPDATE_METRIC, added, of=metric))
         yield finite
 
 
-def _built_apart(original: Callable[..., Any], strategy: Strategy) -> Callable[..., Any]:
+def _built_apart(original: Callable[..., Any], strategy: ParameterServer) -> Callable[..., Any]:
     """Returns a wrapper of an optimizer's `apply` that builds the optimizer outside of the graph.
 
     A step of the model's own may be the first to use an optimizer. In the graph of the step,
@@ -103,7 +108,8 @@ def _adding(method: str) -> Callable[[Any], Any]:
     """Returns a wrapper of `keras.Variable.assign_add` or `assign_sub`, for asynchronous workers.
 
     The wrapped method is one operation of the `tf.Variable`. Keras' own method reads the variable
-    and then assigns the sum; in between, another worker could write.
+    and then assigns the sum; in between, another worker could write. As in Keras, the method
+    returns the new value.
 
     Args:
         method: The name of the operation: "assign_add" or "assign_sub".
@@ -114,36 +120,75 @@ def _adding(method: str) -> Callable[[Any], Any]:
             placed = tf_variable(variable)
             if placed is None or in_stateless_scope():
                 return original(variable, value)
-            getattr(placed, method)(tf.cast(tf.convert_to_tensor(value), placed.dtype))
-            return variable
+            addend = tf.convert_to_tensor(value)
+            if addend.dtype.is_floating and not placed.dtype.is_floating:
+                return original(variable, value)  # the sum is rounded, not the addend
+            addend = tf.broadcast_to(tf.cast(addend, placed.dtype), placed.shape)
+            getattr(placed, method)(addend)
+            return tf.convert_to_tensor(placed)  # now: what follows may change the variable again
 
         return add
 
     return wrap
 
 
-def _from_zeros(metric: keras.Metric) -> Callable[[Any], Any]:
-    """Returns a decorator for a metric's `update_state`, for asynchronous workers.
+def _by_adding(
+    original: Callable[..., Any],
+    metric: keras.Metric,
+    own: Mapping[int, OwnVariable],
+    strategy: ParameterServer,
+) -> Callable[..., Any]:
+    """Returns a wrapper of a metric's `update_state`, for asynchronous workers.
 
-    The decorated method computes the update from zeros, and adds the result to the metric's
-    variables. So no update of another worker is lost. During the update of a metric that contains
-    this one, the original method is called, since the outer metric adds this one's values, too.
+    The wrapped method adds to the metric's variables, so no update of another worker is lost. A
+    variable of a user-written metric whose update does more than add gets the new value instead,
+    with a warning if there are several workers.
+
+    Args:
+        original: The method.
+        metric: The metric.
+        own: The variables of user-written metrics, by their ids.
+        strategy: kfit's wrapper of the strategy.
     """
 
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def update_state(*args: Any, **kwargs: Any) -> None:
-            variables = list(metric.variables)
-            if in_stateless_scope():
-                # A metric that contains this one is being updated and will add this one's values
-                # too.
-                original(*args, **kwargs)
-                return
-            zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in variables]
-            with keras.StatelessScope(state_mapping=zeros) as scope:
-                original(*args, **kwargs)
-            for variable in variables:
-                tf_variable(variable).assign_add(scope.get_current_value(variable))
+    def update_state(*args: Any, **kwargs: Any) -> None:
+        if in_stateless_scope():
+            # A metric that contains this one is being updated, and adds this one's values, too.
+            original(*args, **kwargs)
+            return
+        olds = [
+            (
+                v,
+                tf.convert_to_tensor(tf_variable(v))
+                if id(v) in own
+                else tf.zeros(v.shape, v.dtype),
+            )
+            for v in metric.variables
+        ]
+        with keras.StatelessScope(state_mapping=olds) as scope:
+            original(*args, **kwargs)
+        for variable, old in olds:
+            placed, value = tf_variable(variable), scope.get_current_value(variable)
+            changes = changes_since(value, [old], [each for _, each in olds])
+            if id(variable) not in own:
+                placed.assign_add(value)
+            elif changes is None:
+                placed.assign(value)
+                if strategy.num_servers("worker") > 1:
+                    warn_user(_advice(own[id(variable)].metric, variable))
+            else:
+                for change in changes:
+                    added = tf.broadcast_to(tf.cast(change.value, placed.dtype), placed.shape)
+                    (placed.assign_sub if change.is_taken else placed.assign_add)(added)
 
-        return update_state
+    return update_state
 
-    return wrap
+
+def _advice(name: str, variable: keras.Variable) -> str:
+    return (
+        f"The metric {name!r} does more with its variable {variable.name!r} than to add to it, as "
+        "far as the graph shows (a maximum, a moving average, the last value, a ratio). The "
+        "workers of the strategy 'parameter_server' do not wait for each other: if two of them "
+        "update the variable at the same time, one update may be lost. Add sums to variables in "
+        "`update_state`, and compute from them in `result`."
+    )

@@ -176,9 +176,26 @@ def changes_of(value: Tensor, handles: Sequence[Tensor]) -> list[Change] | None:
         for op in value.graph.get_operations()
         if op.type == "ReadVariableOp" and id(_outermost(op.inputs[0])) in known
     ]
-    dependent = _made_of(reads)
+    return changes_since(value, reads, reads)
+
+
+def changes_since(
+    value: Tensor, olds: Sequence[Tensor], states: Sequence[Tensor]
+) -> list[Change] | None:
+    """Finds the values that an update adds to the old value of a variable, or subtracts from it.
+
+    Args:
+        value: The value that the update assigns, a tensor of the graph that is being traced.
+        olds: The tensors that are the old value.
+        states: The old values of all variables that the added values must not be computed from,
+            `olds` among them.
+
+    Returns:
+        The added and subtracted values. None if the update does more than add, such as `maximum`.
+    """
+    dependent = _made_of(states)
     changes: list[Change] = []
-    while not any(value is read for read in reads):
+    while not any(value is old for old in olds):
         kind, inputs = value.op.type, list(value.op.inputs)
         held = [each for each in inputs if id(each) in dependent]
         rest = [each for each in inputs if id(each) not in dependent]
