@@ -30,6 +30,14 @@ _OF_EACH_RAGGED_ROW = {
     *("UnsortedSegmentMin", "UnsortedSegmentProd", "UnsortedSegmentSum"),
 }
 """Operations that make rows of examples of the values of a ragged or sparse batch."""
+_GROUPING = {
+    **dict.fromkeys(("SegmentMax", "SegmentMean", "SegmentMin", "SegmentProd", "SegmentSum"), 1),
+    **dict.fromkeys(("SegmentMaxV2", "SegmentMinV2", "SegmentProdV2", "SegmentSumV2"), 1),
+    **dict.fromkeys(("UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"), 1),
+    "UnsortedSegmentSum": 1,
+    **dict.fromkeys(("SparseSegmentMean", "SparseSegmentSqrtN", "SparseSegmentSum"), 2),
+}
+"""Operations that combine rows of the same number, and the index of their input of numbers."""
 
 
 def are_chosen(tensor: Tensor, origins: Origins, *, by_value: bool = True) -> bool:
@@ -49,6 +57,8 @@ def are_chosen(tensor: Tensor, origins: Origins, *, by_value: bool = True) -> bo
     """
     if by_value and _has_values_of_ragged(tensor, origins):
         return True
+    if _are_grouped(tensor, origins):
+        return True
     if added_rows(tensor, origins) > (Added.NOTHING if by_value else Added.ZEROS):
         return True
     near = {id(each) for each in made_from(tensor, origins, stop=LAYERS | _OF_EACH_RAGGED_ROW)}
@@ -57,6 +67,22 @@ def are_chosen(tensor: Tensor, origins: Origins, *, by_value: bool = True) -> bo
         and not origins.are_splits(each.op.inputs[0])
         and (id(each) in near or is_of_step(each.op))
         for each in made_from(tensor, origins, stop=CALLS | _OF_EACH_RAGGED_ROW)
+    )
+
+
+def _are_grouped(tensor: Tensor, origins: Origins) -> bool:
+    """Returns whether rows are made of groups of rows, by numbers that are part of the data.
+
+    So it is with the nodes of a batch of graphs, each with the number of its graph. Numbers that
+    follow from the place of an example in the batch group the values of that example only.
+    """
+    return any(
+        each.op.type in _GROUPING
+        and not any(
+            of.op.type == "Range"
+            for of in made_from(each.op.inputs[_GROUPING[each.op.type]], origins, stop=CALLS)
+        )
+        for each in made_from(tensor, origins, stop=CALLS)
     )
 
 

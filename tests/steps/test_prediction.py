@@ -266,6 +266,12 @@ def test_predictions_that_are_not_of_examples_are_told(
     assert bool(told) == is_told
 
 
+def grouped(rows: Any) -> tuple[Any, Any]:
+    """The means of groups of rows, as of the nodes of each graph; and the group of each row."""
+    numbers = tf.sort(tf.cast(rows[:, 0] > 0, tf.int32))
+    return tf.math.segment_mean(rows, numbers), numbers
+
+
 @pytest.mark.parametrize(
     ("compute", "message"),
     sweep(
@@ -274,6 +280,8 @@ def test_predictions_that_are_not_of_examples_are_told(
             (lambda p: p[::-1], "A prediction combines the examples"),
             (lambda p: tf.concat([p, -p], 0), "A prediction has a row for each example, but"),
             (lambda p: tf.tile(p, [2, 1]), "A prediction has a row for each example, but"),
+            (lambda p: grouped(p)[0], "A prediction has a row for each example, but"),
+            (lambda p: tf.gather(*grouped(p)), "A prediction has a row for each example, but"),
         ]
     ),
 )
