@@ -40,6 +40,7 @@ from kfit.exactness.rows import (
     take_rows,
     with_any_rows,
 )
+from kfit.exactness.summaries import warn_of_summaries
 from kfit.exactness.traced_functions import functions_of_step
 from kfit.heartbeat.tracebacks import place_of, warned_at
 from kfit.inputs import BatchLayout
@@ -144,6 +145,7 @@ def make_step(
                 with naming_none(has_fixed_size(element), strategy):
                     outputs = take(model_step, data, replica, jit=model.jit_compile)
                 warn_if_decided_alone(replica)
+                warn_of_summaries(replica, step)
                 state.agree(replica, before)
                 if predicts:
                     return of_predictions(outputs, replica, model, record)
