@@ -8,9 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.distribute.contexts import is_on_devices
 from kfit.distribute.devices import check_device, grow_memory, resolve_device, visible_devices
 from kfit.distribute.scopes import in_another_scope
 from kfit.distribute.strategy import FETCHED_AHEAD, Strategy
+from kfit.internals import patch_points as points
+from kfit.internals.patching import patched
 
 
 class OneDevice(Strategy):
@@ -66,12 +69,25 @@ class OneDevice(Strategy):
         )
 
     def is_placed(self, value: Any) -> bool:
-        """Returns whether a variable was made on the chosen device, in the strategy's scope.
+        """Returns whether a variable is on the chosen device already, so that it need not move.
 
         Args:
             value: A `tf.Variable`. For a Keras variable, pass the `tf.Variable` that it contains.
         """
-        return bool(self.tf_strategy.extended.variable_created_in_scope(value))
+        is_one = isinstance(value, tf.Variable) and not is_on_devices(value)
+        if not self.places_variables or not is_one:
+            return False
+        extended = self.tf_strategy.extended
+        return value.device in extended.worker_devices or extended.variable_created_in_scope(value)
+
+    def making_slots(self) -> AbstractContextManager[None]:
+        """Context of a call in which optimizers make slots for variables that are on the device.
+
+        TensorFlow would only make them for variables that were made in the strategy's scope.
+        """
+        if not self.places_variables:
+            return nullcontext()
+        return patched(points.COLOCATE, _anywhere, of=self.tf_strategy.extended)
 
     @property
     def has_copies(self) -> bool:
@@ -98,3 +114,8 @@ class OneDevice(Strategy):
         """
         to_device = tf.data.experimental.prefetch_to_device(self.devices[0], FETCHED_AHEAD)
         return pipeline(0, 1).apply(to_device)
+
+
+def _anywhere(_: Callable[..., Any]) -> Callable[..., Any]:
+    """Replaces `colocate_vars_with`, since the scope makes all variables on the one device."""
+    return lambda variable: nullcontext()

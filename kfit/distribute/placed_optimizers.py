@@ -71,7 +71,9 @@ def in_scope_of_optimizer(add: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def to_variables_of_its_strategy(
-    apply: Callable[..., Any], place: Callable[[keras.optimizers.Optimizer], None]
+    apply: Callable[..., Any],
+    place: Callable[[keras.optimizers.Optimizer], None],
+    is_moved: Callable[[keras.Variable], bool],
 ) -> Callable[..., Any]:
     """Wraps the method by which an optimizer updates variables.
 
@@ -82,6 +84,7 @@ def to_variables_of_its_strategy(
     Args:
         apply: Keras' method, `Optimizer.apply`.
         place: Moves an optimizer to the devices of its model, if a model holds it.
+        is_moved: Returns whether a variable has another `tf.Variable` during the present call.
 
     Returns:
         The function to call instead of `apply`. It raises a ValueError for such an optimizer.
@@ -90,17 +93,18 @@ def to_variables_of_its_strategy(
     def applied(
         optimizer: keras.optimizers.Optimizer, grads: Any, trainable_variables: Any = None
     ) -> Any:
-        if tf.distribute.has_strategy() or strategy_of(optimizer).num_replicas_in_sync > 1:
+        ordinary = tf.distribute.get_strategy()
+        if tf.distribute.has_strategy() or strategy_of(optimizer) is not ordinary:
             return apply(optimizer, grads, trainable_variables)
         variables = None if trainable_variables is None else list(trainable_variables)
-        placed = [v for v in variables or () if is_on_devices(tf_variable(v))]
-        if placed:
+        moved = [v for v in variables or () if is_on_devices(tf_variable(v)) or is_moved(v)]
+        if moved:
             place(optimizer)
-        if placed and strategy_of(optimizer).num_replicas_in_sync == 1:
+        if moved and strategy_of(optimizer) is ordinary:
             raise ValueError(
-                f"`optimizer` {optimizer.name!r} updates {placed[0].path!r} in a hook. During this "
-                "call the variable is on the devices of several replicas, which only the "
-                "optimizers of the model know. Keep the optimizer in an attribute of the model, "
+                f"`optimizer` {optimizer.name!r} updates {moved[0].path!r} in a hook. During this "
+                "call the variable is on the devices of the strategy, which only the optimizers of "
+                "the model know. Keep the optimizer in an attribute of the model, "
                 "such as `model.second_optimizer = optimizer`."
             )
         return apply(optimizer, grads, variables)

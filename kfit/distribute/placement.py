@@ -234,11 +234,17 @@ class Placement:
             self._place(owned)
             with (
                 functions_forgotten(self._model),
+                self._strategy.making_slots(),
                 patched(points.CALL_FUNCTION, followed_by(self._spread_first_copies)),
                 patched(points.BUILD_OPTIMIZER, partial(built_on_devices, strategy=self._strategy)),
                 patched(points.ADD_SLOT, in_scope_of_optimizer),
                 patched(
-                    points.APPLY, partial(to_variables_of_its_strategy, place=_place_optimizer)
+                    points.APPLY,
+                    partial(
+                        to_variables_of_its_strategy,
+                        place=_place_optimizer,
+                        is_moved=self._is_moved,
+                    ),
                 ),
             ):
                 yield
@@ -379,6 +385,11 @@ class Placement:
 
     def _is_placed(self, variable: keras.Variable) -> bool:
         return tf_variable(variable) is not None and self._strategy.is_placed(tf_variable(variable))
+
+    def _is_moved(self, variable: keras.Variable) -> bool:
+        """Returns whether a variable has another `tf.Variable` during this call than after it."""
+        pair = self._pairs.get(id(variable))
+        return pair is not None and pair.plain is not tf_variable(variable)
 
     def take_scalars_as_numbers(self) -> None:
         """Makes `float` and `int` work on scalar variables that are on several devices.
@@ -673,7 +684,7 @@ def _place_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
     It is moved for the inmost call whose model holds it, with all else that is new in the model.
     """
     for placement in reversed(_working):
-        is_moved = strategy_of(optimizer).num_replicas_in_sync > 1
+        is_moved = strategy_of(optimizer) is not tf.distribute.get_strategy()
         if placement.is_in_this_thread and not is_moved:
             placement.place_new()
 

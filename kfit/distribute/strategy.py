@@ -184,6 +184,10 @@ class Strategy:
             and getattr(value, "distribute_strategy", None) is self.tf_strategy
         )
 
+    def making_slots(self) -> AbstractContextManager[None]:
+        """Context of a call in which optimizers may make slots for the variables on the devices."""
+        return nullcontext()
+
     @property
     def has_copies(self) -> bool:
         """Whether a variable on the devices consists of a copy for each replica of this task."""

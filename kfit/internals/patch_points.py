@@ -150,7 +150,8 @@ SAVE_CHECKPOINT = Point(
 COLOCATE = Point(
     tf.distribute.StrategyExtended,
     "colocate_vars_with",
-    "slots of variables in shards are made where these are, which is in several places",
+    "slots are made for variables in shards, which are in several places, and for those that were "
+    "made on the device, but not in the strategy's scope",
 )
 UPDATE = Point(
     tf.distribute.StrategyExtended,

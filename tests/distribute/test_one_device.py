@@ -95,11 +95,16 @@ def test_a_model_goes_on_to_several_devices_and_to_keras(tiny: Any) -> None:
 
 
 def test_strategies_know_their_variables() -> None:
-    device, mirrored = OneDevice("CPU:0"), Mirrored(["CPU:0", "CPU:1"])
+    device, mirrored = OneDevice("CPU:1"), Mirrored(["CPU:0", "CPU:1"])
     plain = tf.Variable(1.0)
     with device.scope():
         own = tf.Variable(1.0)
     with mirrored.scope():
         copies = tf.Variable(1.0)
     assert [device.is_placed(each) for each in (plain, own, copies)] == [False, True, False]
+    assert [OneDevice("CPU:0").is_placed(each) for each in (plain, own, copies)] == [
+        True,
+        False,
+        False,
+    ]
     assert [mirrored.is_placed(each) for each in (plain, own, copies)] == [False, False, True]
