@@ -535,6 +535,7 @@ class Trainer:
             "evaluate",
             with_optimizer=restores and "optimizer" in parts,
             restores=restores,
+            callbacks=callbacks,
         )
         with ready as naming, naming():
             self._ready.require_targets(batches, "test_step")
@@ -603,7 +604,8 @@ class Trainer:
         check_positive(batch_size=batch_size, steps=steps)
         batches = self._batches(in_order(x, self._strategy), None, None, batch_size, steps)
         warn_of_unused(batch_size, batches, kind_of(x))
-        with self._ready.working(batches, "predict") as naming, naming():
+        working = self._ready.working(batches, "predict", callbacks=callbacks)
+        with working as naming, naming():
             call = self._call(callbacks, verbose, batches, steps=batches.steps)
             with bars_shown(call.callbacks):
                 yield from loops.predict(call, batches)

@@ -25,6 +25,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/version.py": "one line, which pyproject.toml and test_packaging.py know",
     "kfit/checkpoint/fits.py": "checkpoint/test_marks.py",
     "kfit/checkpoint/state.py": "callbacks/test_backup_and_restore.py",
+    "kfit/checkpoint/writing_elsewhere.py": "training/test_chief_only.py: append",
     "kfit/checkpoint/written_files.py": "callbacks/test_memory.py",
     "kfit/cluster/meeting.py": "cluster/test_rendezvous.py: kfit",
     "kfit/commands/program.py": "commands/test_main.py: script.py",

@@ -27,6 +27,7 @@ from kfit.checkpoint.schema import (
     record,
 )
 from kfit.checkpoint.snapshot import split, with_scalars, without_others
+from kfit.checkpoint.writing_elsewhere import writes_elsewhere
 from kfit.checkpoint.written_files import (
     State,
     check_events,
@@ -42,7 +43,6 @@ from kfit.checkpoint.written_files import (
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.callbacks import (
     ORBAX,
-    Silent,
     choose_comparison,
     leave_writers,
     record_by_count,
@@ -422,12 +422,12 @@ class CallbackStates:
 
 def _writes_rows(callback: Any) -> bool:
     """Returns whether a callback is a CSVLogger that writes, as on the chief."""
-    return isinstance(callback, keras.callbacks.CSVLogger) and not isinstance(callback, Silent)
+    return isinstance(callback, keras.callbacks.CSVLogger) and not writes_elsewhere(callback)
 
 
 def _writes_events(callback: Any) -> bool:
     """Returns whether a callback is a TensorBoard of Keras that writes, as on the chief."""
-    return isinstance(callback, keras.callbacks.TensorBoard) and not isinstance(callback, Silent)
+    return isinstance(callback, keras.callbacks.TensorBoard) and not writes_elsewhere(callback)
 
 
 def _held_writers(callbacks: Sequence[keras.callbacks.Callback]) -> list[Any]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from kfit.internals.private import uses
 
@@ -17,51 +15,6 @@ ORBAX: tuple[type, ...] = tuple(
 """The class OrbaxCheckpoint, which older versions of Keras lack."""
 
 _EVENTS = "TensorBoard tells nothing of its event files"
-
-
-class Silent:
-    """A base class of callbacks that would write, if `silence` had not been called."""
-
-
-def silence(callback: keras.callbacks.Callback, writer: Any) -> None:
-    """Lets a callback write nothing by what its class inherits from one of Keras' callbacks.
-
-    The hooks of Keras' class do nothing from now on, also where the callback's own hooks call them
-    by `super()`. Its own hooks are called as before. A BackupAndRestore still restores.
-
-    Args:
-        callback: The callback.
-        writer: The class of Keras that it derives from, such as CSVLogger.
-    """
-    if not isinstance(callback, Silent):  # as it is after an earlier `fit`
-        kind: Any = type(callback)
-        callback.__class__ = _silent(kind, writer)
-
-
-@lru_cache(maxsize=256)
-def _silent(kind: Any, writer: Any) -> type:
-    """Returns a class like `kind`, but with a silent class between `kind` and `writer`."""
-    hooks = {**vars(keras.callbacks.Callback)}
-    if writer is keras.callbacks.BackupAndRestore:
-        del hooks["on_train_begin"]
-    muted = {name: hooks[name] for name in vars(writer) if name in hooks and name[:2] != "__"}
-    if writer is keras.callbacks.TensorBoard:
-        muted |= _writers_to_nowhere()
-    base = type(writer.__name__, (Silent, writer), muted)
-    if kind is writer:
-        return base
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind)(kind.__name__, (kind, base), names)
-
-
-@uses(
-    "keras.callbacks.TensorBoard._train_writer",
-    "keras.callbacks.TensorBoard._val_writer",
-    because="classes that derive from TensorBoard write by them",
-)
-def _writers_to_nowhere() -> dict[str, Any]:
-    nowhere = property(lambda board: tf.summary.create_noop_writer())
-    return {"_train_writer": nowhere, "_val_writer": nowhere}
 
 
 @uses(

@@ -179,8 +179,8 @@ def callback_list(
 ) -> keras.callbacks.CallbackList:
     """Returns the callbacks of this task as a Keras `CallbackList`.
 
-    Callbacks that only write or print are included on the chief only. But if the user gave a
-    `CallbackList`, it is returned as it is, on all tasks.
+    Callbacks that only write or print are included on the chief only. A `CallbackList` of the
+    user's is returned as it is.
 
     Args:
         callbacks: The callbacks that the user gave.

@@ -16,16 +16,12 @@ import keras
 
 from kfit.checkpoint.callback_attributes import is_of_library
 from kfit.checkpoint.callback_names import FOR_THE_CHIEF
+from kfit.checkpoint.writing_elsewhere import WRITERS, writing_elsewhere
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals import patch_points as points
-from kfit.internals.callbacks import ORBAX, decide_to_save, silence
+from kfit.internals.callbacks import ORBAX, decide_to_save
 from kfit.internals.patching import patched
 
-_WRITERS = (
-    keras.callbacks.CSVLogger,
-    keras.callbacks.RemoteMonitor,
-    keras.callbacks.TensorBoard,
-)
 _TRACKERS = ("aim", "clearml", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab", "wandb")
 """Packages whose callbacks log a run to a server or write files; on each worker they would log it
 once more."""
@@ -42,21 +38,13 @@ _SAVES = ("save", "save_weights", "export")
 def without_writers(callbacks: Any) -> list[keras.callbacks.Callback]:
     """Returns the callbacks that a task which is not the chief runs, in the user's order.
 
-    Callbacks that only write are left out. If a class derives from one of Keras that writes, its
-    own hooks run, but what it inherits writes nothing. Keras' BackupAndRestore only restores.
+    Callbacks that only write are left out. A class of the user's that derives from one of Keras'
+    and has hooks of its own is not: what it inherits writes elsewhere (`saving_nothing`).
 
     Args:
         callbacks: What the user gave: a callback, a structure of callbacks, or None.
     """
-    kept = []
-    for callback in listed(callbacks):
-        if is_for_the_chief(callback):
-            continue
-        for writer in (*_WRITERS, keras.callbacks.BackupAndRestore):
-            if isinstance(callback, writer):
-                silence(callback, writer)
-        kept.append(callback)
-    return kept
+    return [callback for callback in listed(callbacks) if not is_for_the_chief(callback)]
 
 
 def is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
@@ -66,7 +54,7 @@ def is_for_the_chief(callback: keras.callbacks.Callback) -> bool:
         getattr(callback, FOR_THE_CHIEF, False)
         or isinstance(callback, ORBAX)
         or not packages.isdisjoint(_TRACKERS)
-        or (isinstance(callback, _WRITERS) and not _has_own_hooks(callback))
+        or (isinstance(callback, WRITERS) and not _has_own_hooks(callback))
     )
 
 
@@ -87,6 +75,9 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
     had saved. Keras' other callbacks work, but print nothing. A callback of the user's that saves
     may read the file afterwards, so a warning says that nothing was written.
 
+    What a user's class inherits from a callback of Keras that writes writes elsewhere. A
+    `CallbackList` has no callbacks meanwhile that only write.
+
     Such contexts may be nested, since a hook of `fit` may call `evaluate`.
 
     Args:
@@ -99,7 +90,10 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
         object.__setattr__(model, name, partial(_save_nothing, name))
     try:
         with ExitStack() as stack:
+            if isinstance(callbacks, keras.callbacks.CallbackList):
+                stack.enter_context(_without_writers_in(callbacks))
             for callback in listed(callbacks):
+                stack.enter_context(writing_elsewhere(callback))
                 if isinstance(callback, _PRINT):
                     stack.enter_context(_silent(callback))
                 if isinstance(callback, keras.callbacks.ModelCheckpoint):
@@ -112,6 +106,18 @@ def saving_nothing(model: keras.Model, callbacks: Any = None) -> Iterator[None]:
                 object.__setattr__(model, name, before[name])
             else:
                 object.__delattr__(model, name)
+
+
+@contextmanager
+def _without_writers_in(callbacks: keras.callbacks.CallbackList) -> Iterator[None]:
+    """Context in which a `CallbackList` has no callbacks that only the chief runs."""
+    before, kept = callbacks.callbacks, without_writers(callbacks)
+    callbacks.callbacks = list(kept)
+    try:
+        yield
+    finally:
+        added = [each for each in callbacks.callbacks if all(each is not known for known in kept)]
+        callbacks.callbacks = [*before, *added]
 
 
 def _save_nothing(name: str, *_: Any, **__: Any) -> None:

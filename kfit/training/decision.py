@@ -6,12 +6,16 @@ Each execution takes one or more steps. In between, the tasks exchange what each
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
 import numpy as np
 
 from kfit.checkpoint.callback_attributes import is_of_library
+from kfit.distribute.variable_values import is_per_replica
+from kfit.exactness.row_states import states_of_rows
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.optimizers import learning_rate_variable
 from kfit.steps.pace import Pace
 from kfit.training.batch_hooks import BatchHooks
@@ -20,6 +24,11 @@ from kfit.training.save_points import FOREVER
 
 _ROUNDING = 1e-5
 """By what part of it a sum over the weights may differ between hosts of different processors."""
+
+_ROUNDING_OF_ONE = 1e-3
+"""By what part of it the sum over one variable may; and a value of `_SMALL` counts as none."""
+
+_SMALL = 1e-4
 
 _AT_ONCE = 1 << 20
 """The number of weights that are copied as float64 at a time."""
@@ -113,7 +122,9 @@ def decide(
         if not decision.failed:
             _require_one_rate(views[:, 8])
             if views[:, 9].any():
-                _require_same_weights(collectives.all_gather([_sum_of_squares(call.model)])[:, 0])
+                weights = _weights_to_compare(call.model)
+                sums = collectives.all_gather([_sum_of_squares(each) for each in weights])
+                _require_same_weights(weights, sums)
         setattr(call.model, hooks.stop_flag, decision.stop)
     call.account.share_examples(counts)
     if call.points is not None:
@@ -149,14 +160,19 @@ def _rate_on_this_task(call: Call, hooks: BatchHooks) -> float:
     return float(keras.ops.convert_to_numpy(variable))
 
 
-def _sum_of_squares(model: keras.Model) -> float:
-    """Returns the sum of the squares of the trainable weights that a model has on this task."""
+def _weights_to_compare(model: keras.Model) -> list[keras.Variable]:
+    """Returns the weights that a model has alike on all tasks, trainable ones and others."""
+    own = {id(state) for state in states_of_rows(model)}
+    return [v for v in model.weights if not is_per_replica(v) and id(v) not in own]
+
+
+def _sum_of_squares(variable: keras.Variable) -> float:
+    """Returns the sum of the squares of the values that a variable has on this task."""
     total = 0.0
-    for variable in model.trainable_variables:
-        values = keras.ops.convert_to_numpy(variable).ravel()
-        for first in range(0, values.size, _AT_ONCE):
-            part = values[first : first + _AT_ONCE].astype("float64")
-            total += float(part @ part)
+    values = keras.ops.convert_to_numpy(variable).ravel()
+    for first in range(0, values.size, _AT_ONCE):
+        part = values[first : first + _AT_ONCE].astype("float64")
+        total += float(part @ part)
     return total
 
 
@@ -180,19 +196,38 @@ def _require_one_rate(rates: np.ndarray) -> None:
     )
 
 
-def _require_same_weights(sums: np.ndarray) -> None:
+def _require_same_weights(weights: Sequence[keras.Variable], sums: np.ndarray) -> None:
     """Raises an error if tasks have different weights, but not for a difference of rounding.
 
+    Of weights that are not trained, such as a moving mean, it warns: a layer of the program's may
+    assign a value to them that is that of a worker's own examples.
+
     Args:
-        sums: The sum of the squares of the weights of each task. The chief's is the first.
+        weights: The weights of the model.
+        sums: The sum of the squares of each weight, of shape `(tasks, weights)`. Those of the chief
+            are the first.
     """
-    if np.allclose(sums, sums[0], rtol=_ROUNDING, atol=0.0, equal_nan=True):
-        return
-    raise _changed_on_some(
-        "The weights of the model must be the same on every worker. The sum of their squares is",
-        [f"{each:.7g}" for each in sums],
-        "them",
-    )
+    small = _SMALL**2 * np.array([np.prod(each.shape) for each in weights])
+    same = np.isclose(sums, sums[0], rtol=_ROUNDING_OF_ONE, atol=small, equal_nan=True).all(0)
+    are_trained = np.array([each.trainable for each in weights], dtype=bool)
+    trained = sums[:, are_trained]
+    totals = trained.sum(1)
+    if trained.size and same[are_trained].all() and np.isfinite(totals).all():
+        furthest = np.flatnonzero(are_trained)[np.abs(trained - trained[0]).max(0).argmax()]
+        same[furthest] = np.allclose(totals, totals[0], rtol=_ROUNDING, atol=0.0)
+    for index in np.flatnonzero(~same & are_trained).tolist():
+        raise _changed_on_some(
+            "The weights of the model must be the same on every worker. The sum of the squares of "
+            f"{weights[index].path!r} is",
+            [f"{each:.7g}" for each in sums[:, index]],
+            "them",
+        )
+    for index in np.flatnonzero(~same & ~are_trained).tolist():
+        warn_user(
+            f"{weights[index].path!r}, a weight that is not trained, is not the same on every "
+            "worker. Its value in a saved model is that of the chief. If a callback has changed "
+            f"it on some workers only: {_ON_EVERY_WORKER[0].lower()}{_ON_EVERY_WORKER[1:]}"
+        )
 
 
 def _changed_on_some(rule: str, values: list[str], changed: str) -> ValueError:

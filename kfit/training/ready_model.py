@@ -116,8 +116,8 @@ class ReadyModel:
             restores: Whether a snapshot may be restored before the first step. Then all variables
                 are made before, also those that the step would make by itself.
             validation: The validation data of a `fit`, for which the model is built, too.
-            callbacks: The callbacks of a `fit`. Each Keras ModelCheckpoint among them is kept from
-                saving, except on the chief.
+            callbacks: The callbacks of the call. What they inherit from Keras' callbacks writes no
+                files of the run, except on the chief.
         """
         if with_optimizer is None:
             with_optimizer = purpose == "train"

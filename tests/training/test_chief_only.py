@@ -1,6 +1,7 @@
 """What tasks that are not the chief leave out, and that calls within calls leave it out as well."""
 
 import copy
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -124,16 +125,23 @@ class Restores(keras.callbacks.BackupAndRestore):
         self.ended += 1
 
 
-def play(callbacks: list[Any], trained: keras.Model) -> dict[str, float]:
+def play(callbacks: Any, trained: keras.Model) -> dict[str, float]:
     """Calls the hooks of one epoch of the callbacks that are kept; returns its logs."""
     history = keras.callbacks.History()
-    played = keras.callbacks.CallbackList([*without_writers(callbacks), history], model=trained)
-    played.on_train_begin()
-    played.on_epoch_begin(0)
-    played.on_train_batch_begin(0)
-    played.on_train_batch_end(0, {"loss": 1.5})
-    played.on_epoch_end(0, {"loss": 1.5})
-    played.on_train_end({"loss": 1.5})
+    if not trained.compiled:
+        trained.compile("sgd", "mse")
+    with saving_nothing(trained, callbacks):
+        played = callbacks
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            played = keras.callbacks.CallbackList(without_writers(callbacks), model=trained)
+        played.callbacks.append(history)
+        history.set_model(trained)
+        played.on_train_begin()
+        played.on_epoch_begin(0)
+        played.on_train_batch_begin(0)
+        played.on_train_batch_end(0, {"loss": 1.5})
+        played.on_epoch_end(0, {"loss": 1.5})
+        played.on_train_end({"loss": 1.5})
     return {name: value for name, (value,) in history.history.items()}
 
 
@@ -152,6 +160,59 @@ def test_own_hooks_of_a_class_that_derives_from_a_writer_run_but_write_nothing(
     chief.on_epoch_end(0, logs)
     chief.on_train_end()
     assert (tmp_path / "chief.csv").read_text().startswith("epoch,loss,twice")
+
+
+class Both(keras.callbacks.CSVLogger, keras.callbacks.TensorBoard):
+    """Calls the hooks of both classes of Keras, and uses what they have set."""
+
+    def __init__(self, folder: Path) -> None:
+        keras.callbacks.CSVLogger.__init__(self, folder / "rows.csv", append=True)
+        keras.callbacks.TensorBoard.__init__(self, folder / "board")
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        keras.callbacks.CSVLogger.on_train_begin(self, logs)
+        self.csv_file.write("# rows\n")
+        keras.callbacks.TensorBoard.on_train_begin(self, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        keras.callbacks.CSVLogger.on_epoch_end(self, epoch, logs)
+        keras.callbacks.TensorBoard.on_epoch_end(self, epoch, logs)
+        with tf.summary.create_file_writer(self._train_dir).as_default():
+            tf.summary.scalar("own", 1.0, step=epoch)
+        self.csv_file.flush()
+        self.rows = Path(self.filename).read_text().splitlines()
+
+
+def test_hooks_find_what_those_of_keras_have_set(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("epoch,loss,val_loss\n0,2.5,NA\n")
+    both = Both(tmp_path)
+    play([both], model())
+    assert both.rows == ["epoch,loss,val_loss", "0,2.5,NA", "# rows", "0,1.5,NA"]
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 2
+
+
+def test_a_callback_is_its_own_after_a_call(tmp_path: Path) -> None:
+    rows, trained = Rows(tmp_path / "rows.csv"), model()
+    play([rows], trained)
+    assert type(rows) is Rows
+    assert Path(rows.filename) == tmp_path / "rows.csv"
+    rows.csv_file = rows._model = None
+    assert pickle.loads(pickle.dumps(rows)).filename == rows.filename
+
+
+def test_a_callback_list_is_treated_like_a_list(tmp_path: Path) -> None:
+    trained, kept = model(), Writes()
+    board = keras.callbacks.TensorBoard(tmp_path / "board")
+    made = [kept, keras.callbacks.CSVLogger(tmp_path / "log"), Images(tmp_path / "images")]
+    given = keras.callbacks.CallbackList(made)
+    given.callbacks.append(board)
+    given.set_model(trained)
+    before = sorted(tmp_path.rglob("*"))
+    assert play(given, trained) == {"loss": 1.5}
+    assert sorted(tmp_path.rglob("*")) == before
+    assert given.callbacks[:4] == [*made, board]
+    assert len(given.callbacks) == 5  # and the History that was added meanwhile
 
 
 def test_a_writer_without_hooks_of_the_users_is_left_out(tmp_path: Path) -> None:

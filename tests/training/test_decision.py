@@ -1,7 +1,5 @@
 """What all tasks decide together between two executions."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from kfit.training.decision import (
     _has_code_of_program,
     _require_one_rate,
     _require_same_weights,
-    _sum_of_squares,
 )
 
 
@@ -26,20 +23,58 @@ def test_learning_rates_that_differ_are_named_with_their_workers() -> None:
         _require_one_rate(np.array([1e-5, 1e-3], "float32").astype("float64"))
 
 
-def test_weights_may_differ_by_rounding_only() -> None:
+def of_two_workers(**changes: float) -> tuple[list[keras.Variable], np.ndarray]:
+    """Two trained weights and one other, and their sums of squares on two workers.
+
+    Args:
+        changes: By which factor a sum is another one on the second worker, by the weight's name.
+    """
+    weights = [
+        keras.Variable(np.full(4, 2.0), name="kernel"),
+        keras.Variable(np.full(4, 0.1), name="bias"),
+        keras.Variable(np.full(4, 1.0), trainable=False, name="mean"),
+    ]
+    sums = [decision._sum_of_squares(each) for each in weights]
+    other = [sum_ * changes.get(each.name, 1) for each, sum_ in zip(weights, sums, strict=True)]
+    return weights, np.array([sums, other])
+
+
+def test_weights_may_differ_by_rounding_only(recwarn: pytest.WarningsRecorder) -> None:
+    weights, sums = of_two_workers(kernel=1.000001, bias=1.0001, mean=1.0001)
+    _require_same_weights(weights, sums)
     for total in (3.0, 0.0, np.inf, np.nan):
-        _require_same_weights(np.full(3, total))
-    _require_same_weights(np.array([1.0, 1.000001]))
-    says = r"is 1 on worker 0, 1\.001 on worker 1: a callback has changed them on some workers only"
+        _require_same_weights(weights, np.full((3, 3), total))
+    _require_same_weights(weights, np.array([[16.0, 1e-12, 4.0], [16.0, 3e-12, 4.0]]))
+    assert not [each for each in recwarn if "not trained" in str(each.message)]
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"), [("kernel", 1.001), ("kernel", np.nan), ("bias", 1.1), ("bias", np.inf)]
+)
+def test_weights_that_a_hook_has_changed_on_one_worker_are_refused(
+    name: str, factor: float
+) -> None:
+    says = rf"squares of '{name}' is .* on worker 1: a callback has changed them on some workers"
     with pytest.raises(ValueError, match=says):
-        _require_same_weights(np.array([1.0, 1.001]))
+        _require_same_weights(*of_two_workers(**{name: factor}))
 
 
-def test_weights_are_read_in_parts(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny.model()
-    expected = sum(np.square(v, dtype="float64").sum() for v in model.trainable_variables)
+def test_weights_that_are_not_trained_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match="'mean', a weight that is not trained, is not the same"):
+        _require_same_weights(*of_two_workers(mean=1.1))
+
+
+def test_weights_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = keras.Variable(np.arange(50.0).reshape(5, 10))
     monkeypatch.setattr(decision, "_AT_ONCE", 7)
-    np.testing.assert_allclose(_sum_of_squares(model), expected, rtol=1e-12)
+    expected = np.square(np.arange(50.0)).sum()
+    np.testing.assert_allclose(decision._sum_of_squares(variable), expected, rtol=1e-12)
+
+
+def test_states_of_single_rows_are_not_compared() -> None:
+    cell = keras.layers.SimpleRNN(3, stateful=True)
+    model = keras.Sequential([keras.Input((5, 2), batch_size=4), cell, keras.layers.Dense(1)])
+    assert len(decision._weights_to_compare(model)) == 5
 
 
 def test_only_code_of_the_program_makes_tasks_compare_their_weights() -> None:
