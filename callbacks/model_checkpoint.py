@@ -185,7 +185,8 @@ class ModelCheckpoint(TrainingCallback):
         self._monitor.load_state_dict(state)
         # After a rollback, files that this process saved after that state still exist.
         kept = [name for name in state["saved"] if self._template.names(name)]
-        self._saved = [*kept, *(name for name in self._saved if name not in kept)]
+        later = (name for name in self._saved if name not in kept and self._template.exists(name))
+        self._saved = [*kept, *later]
         self._saved_step = state["saved_step"]
 
     @property

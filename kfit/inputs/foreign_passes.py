@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.inputs.batches import note_pass
-from kfit.inputs.late_shuffles import draws_anew, shuffles_of, source_of_orders
+from kfit.inputs.late_shuffles import LateShuffles, draws_anew, shuffles_of, source_of_orders
 from kfit.internals.patch_points import MAKE_ITERATOR
 from kfit.internals.patching import patched
 
@@ -34,6 +34,13 @@ _read_by_hooks: WeakSet[tf.data.Dataset] = WeakSet()
 """The shuffles of pipelines that hooks have read, of which no snapshot has a count."""
 
 
+_OTHER_ORDER = (
+    "After a restart the training would see other orders than without it, since such passes take "
+    "turns in drawing from one sequence. Make a data set of its own for this, whose `shuffle` is "
+    "another object, or give the `shuffle` `reshuffle_each_iteration=False`."
+)
+
+
 class _Counting:
     """How passes are counted in one `fit`.
 
@@ -43,6 +50,9 @@ class _Counting:
 
     def __init__(self, sources: Sequence[Any]) -> None:
         self._sources = sources
+        self._shuffles = [
+            each for source in sources if source is not None for each in shuffles_of(source)
+        ]
         self._has_warned = False
 
     def note(self, dataset: tf.data.Dataset) -> None:
@@ -50,9 +60,20 @@ class _Counting:
         source = source_of_orders(dataset)
         if draws_anew(source) and not _is_ours():
             note_pass(source)
-        if any(each is source for each in self._sources) or not _is_in_hook():
+        if not _is_in_hook():
             return
         shuffles = shuffles_of(dataset)
+        if any(each is own for each in shuffles for own in self._shuffles):
+            if not self._has_warned and LateShuffles.of(dataset):
+                self._has_warned = True
+                warn_user(
+                    "A hook reads the data of `fit`, and one `shuffle` of it draws its order "
+                    "while the data is read: it stands before a `repeat` or another `shuffle`, or "
+                    f"in a part of the data. {_OTHER_ORDER}"
+                )
+            return
+        if any(each is source for each in self._sources):
+            return
         if not self._has_warned and any(each in _read_by_hooks for each in shuffles):
             self._has_warned = True
             warn_user(
@@ -72,7 +93,21 @@ def counting_foreign_passes(sources: Sequence[Any]) -> Iterator[None]:
     Args:
         sources: What the passes over the data of the `fit` are counted by (`Batches.counted_by`).
     """
+    first, *others = sources
+    if first is not None and any(each is first for each in others) and LateShuffles.of(first):
+        warn_user(
+            "`x` and `validation_data` read one `shuffle`, which draws its order while the data is "
+            f"read: it stands before a `repeat` or another `shuffle`. {_OTHER_ORDER}"
+        )
     before = getattr(_of_thread, "counting", None)
+    if before is not None:
+        warn_user(
+            "A hook of a `fit` that saves snapshots calls another `fit` that does, too. After a "
+            "restart the hook is not called again for what the first `fit` has done, so that its "
+            "calls of the second one are counted anew, and may be taken for others. Leave the "
+            "BackupAndRestore of the second one out: what it trains belongs to the hook, which "
+            "is repeated as a whole."
+        )
     _of_thread.counting = _Counting(sources)
     try:
         with patched(MAKE_ITERATOR, _counting):

@@ -139,6 +139,25 @@ class TrainableFlags:
             "trained": _differing(trained, begun),
         }
 
+    @contextmanager
+    def as_trained(self, state: dict[str, Any] | None) -> Iterator[None]:
+        """Context with the flags by which the steps before a snapshot were traced.
+
+        An optimizer that is built in it has slots for what those steps trained. A hook before the
+        first step may have decided that, and is not called again.
+
+        Args:
+            state: As for `load_state_dict`.
+        """
+        parts = _parts(self._model)
+        now = {id(part): part.trainable for part in parts}
+        if state is not None and state["parts"] == len(parts):
+            _set(self._model, {**now, **self._begun, **_by_id(parts, state["trained"])})
+        try:
+            yield
+        finally:
+            _set(self._model, now)
+
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Sets the flags to those of a snapshot, and lets later steps train what its steps trained.
 

@@ -479,7 +479,8 @@ class FitState:
             Whether the snapshot fits the model.
         """
         parts: tuple[Part, ...] = ("model", "optimizer", "metrics")
-        self.build_optimizer()  # no step follows
+        with self._flags.as_trained(snapshot.state.get("trainable")):
+            self.build_optimizer()  # no step follows
         may_lack = may_make_variables(self.model)
         kept = snapshot.state["variables"]
         fits = not state.differences(self.model, kept, parts, may_lack=may_lack)
@@ -520,7 +521,8 @@ class FitState:
         kept = snapshot.state
         makes_slots = "optimizer" in parts and self._has_fewer_slots(kept["variables"])
         if makes_slots:
-            self.build_optimizer()
+            with self._flags.as_trained(kept.get("trainable")):
+                self.build_optimizer()
         compiled = self.compilation.is_of_beginning or snapshot.about.get("compiled_at_begin")
         if makes_slots or compiled:
             _refuse(snapshot, self.differing_variables(snapshot, parts, changes=changes))

@@ -62,6 +62,10 @@ class FileTemplate:
         is_inside = not os.path.isabs(name) and not {"", ".", ".."} & set(parts)
         return is_inside and bool(self._pattern.fullmatch(name))
 
+    def exists(self, name: str) -> bool:
+        """Returns whether there is a file with this name, relative to the folder."""
+        return os.path.lexists(os.path.join(self.folder, name))
+
     def remove(self, name: str) -> bool:
         """Deletes a file if its name matches the template and kfit may replace the file.
 

@@ -190,6 +190,21 @@ def with_a_hook_that_freezes_before_the_first_step(life: Life) -> None:
     life.show([w.tolist() for w in model.get_weights()])
 
 
+class FreezesAtFirst(keras.callbacks.Callback):
+    """Freezes a layer before the first step, in epochs that a resumed training does not begin."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 0:
+            self.model.layers[0].trainable = False
+
+
+def with_a_layer_frozen_for_good(life: Life) -> None:
+    model = made()
+    life.show(life.fit(model, 3, FreezesAtFirst()).history)
+    life.show(life.fit(model, 1).history)
+    life.show([w.tolist() for w in model.get_weights()])
+
+
 def of_a_generator_that_ends(batches: int) -> Callable[[Life], None]:
     """Makes a program whose first `fit` ends before its epochs, with the generator."""
 
@@ -340,6 +355,14 @@ def test_a_compile_in_on_train_begin_that_was_left_out_is_named(tmp_path: Path) 
 def test_what_hooks_froze_and_thawed_stays_so(tmp_path: Path) -> None:
     cut(with_a_hook_that_thaws, tmp_path / "thaws", (7, 10, 12))
     cut(with_a_hook_that_freezes_before_the_first_step, tmp_path / "freezes", (3, 7, 12))
+
+
+@pytest.mark.filterwarnings("ignore:`trainable` of")
+@pytest.mark.parametrize("moment", [2 * STEPS + 2, 3 * STEPS + 2])
+def test_a_layer_that_was_frozen_before_the_first_step_has_no_slots(
+    tmp_path: Path, moment: int
+) -> None:
+    cut(with_a_layer_frozen_for_good, tmp_path, (moment,))
 
 
 @pytest.mark.long

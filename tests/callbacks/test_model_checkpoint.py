@@ -88,6 +88,19 @@ def test_a_copy_of_a_run_leaves_the_first_one_alone(machine: Any, tmp_path: Any)
     assert {p: p.read_bytes() for p in (tmp_path / "run1").rglob("*") if p.is_file()} == before
 
 
+def test_files_that_were_deleted_long_ago_do_not_count(tmp_path: Any) -> None:
+    """A program that is run again gets the state of its first `fit`, then that of the second."""
+    checkpoint = ModelCheckpoint(tmp_path / "{epoch}.keras", max_to_keep=2)
+    (tmp_path / "4.keras").touch()
+    for saved in (["1.keras", "2.keras"], ["3.keras"]):
+        checkpoint.load_state_dict({"best": None, "saved": saved, "saved_step": 0})
+    assert checkpoint.state_dict()["saved"] == ["3.keras"]
+    # After a rollback, what was saved later is still there.
+    checkpoint._forget(str(tmp_path / "4.keras"))
+    checkpoint.load_state_dict({"best": None, "saved": ["3.keras"], "saved_step": 0})
+    assert checkpoint.state_dict()["saved"] == ["3.keras", "4.keras"]
+
+
 def test_names_that_a_snapshot_made_up(tmp_path: Any) -> None:
     """What is not of the template is forgotten, and stays."""
     path = tmp_path / "run" / "{epoch}.keras"

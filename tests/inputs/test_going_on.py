@@ -901,6 +901,53 @@ def test_a_shuffled_data_set_that_only_hooks_read_is_told(
     assert len(told) == is_told
 
 
+def repeated(data: tf.data.Dataset) -> tf.data.Dataset:
+    return data.repeat().batch(BATCH)
+
+
+def shuffled_again(data: tf.data.Dataset) -> tf.data.Dataset:
+    return data.shuffle(EXAMPLES, seed=4).batch(BATCH)
+
+
+def in_batches(data: tf.data.Dataset) -> tf.data.Dataset:
+    return data.batch(BATCH)
+
+
+@pytest.mark.parametrize("reader", ["hook", "validation"])
+@pytest.mark.parametrize(
+    ("pipeline", "is_told"), [(repeated, True), (shuffled_again, True), (in_batches, False)]
+)
+def test_a_second_reader_of_a_shuffle_that_draws_late_is_told(
+    program: Program, tmp_path: Any, pipeline: Any, is_told: bool, reader: str
+) -> None:
+    data = pipeline(shuffled())
+    steps = {"steps_per_epoch": 2}
+    if reader == "hook":
+        program.data = lambda: {"x": data, **steps}
+        program.callbacks = lambda: [Reads(lambda: next(iter(data)))]
+    else:
+        program.data = lambda: {"x": data, "validation_data": data, "validation_steps": 1, **steps}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program.run(BackupAndRestore(tmp_path))
+    told = [each for each in caught if "would see other orders" in str(each.message)]
+    assert bool(told) == is_told
+
+
+def test_a_fit_that_saves_within_a_hook_of_one_is_told(program: Program, tmp_path: Any) -> None:
+    x, y = arrays()
+
+    def fit() -> None:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+        inner = BackupAndRestore(tmp_path / "inner")
+        kfit.fit(model, x, y, strategy="one_device", callbacks=[inner], verbose=0)
+
+    program.data, program.callbacks = lambda: {"x": x, "y": y}, lambda: [Reads(fit)]
+    with pytest.warns(UserWarning, match="calls another `fit` that does, too"):
+        program.run(BackupAndRestore(tmp_path / "outer"))
+
+
 def endless(data: tf.data.Dataset) -> Iterator[Any]:
     while True:
         yield from data
