@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
@@ -78,6 +78,10 @@ Shape: TypeAlias = tuple[int | None, ...]
 
 _UNKNOWN_SIZE = 32
 """What stands for a size that the data leaves open, where zeros stand for the data."""
+
+
+class InitialValueError(ValueError):
+    """An initial value is computed from values of the step that makes the variable."""
 
 
 def build(
@@ -205,13 +209,37 @@ def build_by_step(
         batch_size: As for `build`.
 
     Raises:
-        Exception: An error of the step.
+        InitialValueError: If an initial value cannot be computed without the step.
+        Exception: An error of the step. What it has built until then stays built.
     """
 
     def trace(spec: Any) -> None:
-        function = tf.function(lambda data: getattr(model, step)(data), reduce_retracing=True)
+        made: list[tuple[tf.Variable, Any]] = []
+        returned: list[bool] = []
+
+        def create(next_creator: Callable[..., Any], **settings: Any) -> Any:
+            made.append((next_creator(**settings), settings.get("initial_value")))
+            return made[-1][0]
+
+        def call(data: Any) -> None:
+            with tf.variable_creator_scope(create):
+                getattr(model, step)(data)
+            returned.append(True)
+
         data = keras.tree.map_structure(_tensor_spec, spec, none_is_leaf=False)
-        function.get_concrete_function(data)
+        try:
+            tf.function(call, reduce_retracing=True).get_concrete_function(data)
+        except Exception as error:
+            without = _initialized_outside(made)
+            if not returned:
+                raise
+            if without:
+                raise InitialValueError(
+                    f"The variable {without[0].name!r} gets an initial value that is computed from "
+                    f"values of `{step}`, such as its data, in which the layer is built. Replicas "
+                    "share variables that are made before their first step. Build the model before "
+                    "`fit`, or let the initializer use none of these values."
+                ) from error
 
     with ExitStack() as stack:
         stack.enter_context(restored_afterwards())
@@ -231,6 +259,28 @@ def build_by_step(
                 trace(_of_size(spec, batch_size))
             except Exception:
                 raise error from None  # it says the same
+
+
+def _initialized_outside(made: Sequence[tuple[tf.Variable, Any]]) -> list[tf.Variable]:
+    """Gives variables their initial values, if the `tf.function` that has made them could not.
+
+    TensorFlow does so after the function has returned. It fails for all of them if one value is
+    drawn from a seed generator of Keras, whose state is read in the function. The values are drawn
+    in the order in which the variables were made, as in Keras. If the function itself has failed,
+    its layers are built nevertheless, and are not built again.
+
+    Args:
+        made: Each variable with its initial value, or with a function that computes it.
+
+    Returns:
+        The variables whose initial values are computed from values of the function.
+    """
+    with tf.init_scope():
+        for variable, initial in made:
+            with suppress(Exception):
+                value = initial() if callable(initial) else tf.get_static_value(initial)
+                variable.assign(tf.cast(value, variable.dtype))
+        return [variable for variable, _ in made if not variable.is_initialized()]
 
 
 def _left_out(apply: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ from kfit.inputs.python import PythonBatches
 from kfit.internals.layers import all_layers
 from kfit.internals.models import last_compile, runs_eagerly
 from kfit.steps.build import (
+    InitialValueError,
     as_if_thawed,
     build,
     build_by_step,
@@ -345,6 +346,8 @@ class ReadyModel:
             try:
                 self._build_by_step(batches, step)
                 return "step"
+            except InitialValueError:
+                raise
             except Exception as error:  # such as that of an eager step that reads values
                 if self._strategy.num_replicas == 1 and not runs_eagerly(self.model):
                     return "tracing"
@@ -369,8 +372,12 @@ class ReadyModel:
             with naming_none(size is not None, self._strategy):
                 build_by_step(self.model, batches.spec, step, batch_size=size if alone else None)
             self._left[step] = self._unbuilt(step)
-        finally:
+        except InitialValueError:  # there is no value to move to the devices
+            raise
+        except Exception:
             self._placement.place_again(owned_variables(self.model))
+            raise
+        self._placement.place_again(owned_variables(self.model))
 
     def _unbuilt(self, step: str) -> list[Any]:
         return [*unbuilt_parts(self.model, step), *unbuilt_layers(self.model)]

@@ -441,3 +441,82 @@ def test_a_built_model_may_take_ragged_tensors_only(tiny: Any, as_arrays: bool) 
         warnings.filterwarnings("error", ".*replicas.*")
         found = trained(lambda model: kfit.Trainer(model, tiny.strategy(2)))
     assert tiny.distance(expected, found) < 1e-5
+
+
+class Drawn(keras.Sequential):
+    """A model whose own step builds its layers, whose weights are drawn by Keras."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, weights), weights)
+        return {"loss": loss}
+
+
+def drawn(shape: Any, dtype: Any = None) -> Any:
+    return keras.random.normal(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("own_seed", [True, False])
+def test_initial_values_are_drawn_from_seed_generators_in_the_order_of_keras(
+    own_seed: bool,
+) -> None:
+    x, y = np.ones((8, 4), np.float32), np.ones((8, 1), np.float32)
+
+    def weights(fit: Any) -> Any:
+        keras.utils.set_random_seed(3)
+        seed = keras.random.SeedGenerator(5)
+        how: Any = keras.initializers.RandomNormal(seed=seed) if own_seed else drawn
+        layers = [keras.layers.Dense(n, kernel_initializer=how) for n in (3, 1)]
+        model = Drawn(layers)
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        fit(model)
+        return [*model.get_weights(), np.array(keras.random.uniform((2,)))]
+
+    expected = weights(lambda model: model.fit(x, y, batch_size=4, verbose=0))
+    found = weights(
+        lambda model: kfit.fit(
+            model,
+            x,
+            y,
+            batch_size=4,
+            verbose=0,
+            strategy=kfit.distribute.Mirrored(["CPU:0", "CPU:1"]),
+        )
+    )
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+
+
+class OfData(keras.layers.Layer):
+    """A layer whose variable begins with a value of the first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: Any = None
+
+    def call(self, x: Any) -> Any:
+        if self.scale is None:
+            self.scale = tf.Variable(lambda: tf.reduce_mean(x), trainable=False, name="scale")
+        return x * self.scale
+
+
+class BeginsWithData(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.layers.Dense(1)
+        self.first = OfData()
+
+    def train_step(self, data: Any) -> Any:
+        return {"mean": keras.ops.mean(self.inner(self.first(data[0])))}
+
+
+def test_an_initial_value_of_the_data_is_named() -> None:
+    model = BeginsWithData()
+    model.compile("sgd", "mse")
+    x, y = np.ones((8, 4), np.float32), np.ones((8, 1), np.float32)
+    strategy = kfit.distribute.Mirrored(["CPU:0", "CPU:1"])
+    with pytest.raises(ValueError, match="scale:0' gets an initial value"):
+        kfit.fit(model, x, y, batch_size=4, verbose=0, strategy=strategy)

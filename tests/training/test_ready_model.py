@@ -487,3 +487,30 @@ def test_a_model_that_its_step_builds_resumes(tmp_path: Path, tiny: Any, replica
     whole = trained("whole", until=3)
     trained("parts", until=1)
     assert tiny.distance(whole, trained("parts", until=3)) < 1e-6
+
+
+class FailsFirst(keras.Sequential):
+    """A model whose own step fails while it builds the layers, until it is mended."""
+
+    mended = False
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        prediction = self(x, training=True)
+        if not self.mended:
+            raise RuntimeError("the error of the step")
+        return {"mean": keras.ops.mean(prediction - y)}
+
+
+def test_the_error_of_a_step_that_builds_is_raised(strategy: Strategy) -> None:
+    model = FailsFirst([keras.layers.Dense(2), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="the error of the step"):
+            kfit.fit(model, X, Y, batch_size=4, verbose=0, strategy=strategy)
+    model.mended = True
+    weights = model.get_weights()
+    assert np.ptp(weights[0]) > 0  # drawn, as if the step had not failed
+    kfit.fit(model, X, Y, batch_size=4, verbose=0, strategy=strategy)
+    for before, after in zip(weights, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(after, before)
