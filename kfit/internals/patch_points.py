@@ -168,11 +168,25 @@ AGGREGATION = Point(
 
 
 def calls_of_own_losses() -> list[Point]:
-    """Returns the point `__call__` of each class of losses, not of Keras, that has its own one."""
+    """Returns the point `__call__` of each class of losses, not of Keras, that has its own one.
+
+    A class that is no loss may have the method, and a loss may inherit it from there (a mixin). The
+    point is then the first loss that inherits it: others than losses may use the same method.
+    """
     found, waiting = [], [keras.losses.Loss]
     while waiting:
         derived = waiting.pop().__subclasses__()
         waiting += derived
-        found += [each for each in derived if "__call__" in vars(each)]
+        found += [each for each in derived if _brings_call(each)]
     own = (each for each in dict.fromkeys(found) if not each.__module__.startswith("keras."))
     return [Point(each, "__call__", "a loss may leave out the one of Keras") for each in own]
+
+
+def _brings_call(loss: type[keras.losses.Loss]) -> bool:
+    """Returns whether a class of losses has its `__call__` from itself, or from no other loss."""
+    for base in loss.__mro__:
+        if base is not loss and issubclass(base, keras.losses.Loss):
+            return False
+        if "__call__" in vars(base):
+            return True
+    return False

@@ -92,6 +92,21 @@ class SumOfSquares(keras.losses.Loss):
         return 0.1 * ops.sum((y_true - ops.cast(y_pred, y_true.dtype)) ** 2)
 
 
+class RootOfMean:
+    """What is no loss has a `__call__`, which losses and other objects inherit."""
+
+    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+        return root(y_true, ops.cast(y_pred, y_true.dtype))
+
+
+class ByMixin(RootOfMean, keras.losses.Loss):
+    """A loss that inherits its `__call__` from what is no loss."""
+
+
+class ByMixinTwice(ByMixin):
+    """A loss that inherits it from a loss that inherits it."""
+
+
 LOSSES: dict[str, Callable[[], Any]] = {
     "root": lambda: root,
     "of_some": lambda: of_some,
@@ -106,10 +121,11 @@ LOSSES: dict[str, Callable[[], Any]] = {
     "dice": lambda: keras.losses.Dice(),
     "own_call": Supervised,
     "own_sum": SumOfSquares,
+    "by_mixin": ByMixinTwice,
 }
 
 
-SOME = ("of_some", "contrast", "mean", "own_call", "own_sum")
+SOME = ("of_some", "contrast", "mean", "own_call", "own_sum", "by_mixin")
 """The losses of the daily test; each takes seconds to trace."""
 
 
