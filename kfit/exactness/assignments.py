@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from kfit.distribute.variable_values import is_per_replica
+from kfit.exactness.earlier_results import note_change
 from kfit.exactness.metric_updates import as_on_one_device
 from kfit.exactness.replica_context import current_replica, current_step, one_of_several
 from kfit.exactness.row_states import written_back
@@ -34,7 +35,7 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     - Of the state of a stateful RNN a replica assigns only the rows of its own examples
       (`written_back`).
     - A replica without examples does not change its own value of a variable with
-      `synchronization="on_read"`, such as a metric's.
+      `synchronization="on_read"`, such as a metric's, unless the metric is reset.
 
     Updates of optimizers are neither recorded nor corrected.
     """
@@ -44,9 +45,10 @@ def noted_assign(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         # An optimizer computes what it assigns from gradients that are summed over the replicas.
         if replica is None or replica.reduced:
             return original(self, value)
+        note_change(self, replica)
         if id(self) in replica.own_metrics and self.aggregation == "sum" and not replica.adds_up:
             value = as_on_one_device(self, value, replica)
-        if replica.may_be_empty and is_per_replica(self):
+        if replica.may_be_empty and is_per_replica(self) and not replica.resets:
             value = replica.unless_empty(tf.cast(value, tf_variable(self).dtype), tf_variable(self))
         if id(self) in replica.row_states:
             value = written_back(replica, self, value)

@@ -73,6 +73,24 @@ class OwnVariable(NamedTuple):
 
 
 @dataclass
+class ReadResult:
+    """A result of a metric that a step has read, and the metric's state of that time.
+
+    Attributes:
+        metric: The metric.
+        graph: The graph in which the result was read.
+        is_changed: Whether the step has changed the metric since.
+        state: The values of the metric's variables on this replica before that change. None if
+            there was no change, or it was made in another graph, such as that of a branch.
+    """
+
+    metric: keras.Metric
+    graph: Any
+    is_changed: bool = False
+    state: list[tuple[keras.Variable, Tensor]] | None = None
+
+
+@dataclass
 class Trial:
     """A computation of a loss or a metric of which it is not known whether a replica can do it.
 
@@ -134,6 +152,7 @@ class Replica:
         own_metrics: The variables of user-written metrics, by their ids.
         adds_up: True while a metric of Keras is updated. Such a metric adds sums over the examples,
             which need no conversion.
+        resets: True while a metric is reset, which a replica without examples does, too.
         row_states: Ids of the variables with a row for each example (states of stateful RNNs). A
             replica assigns only the rows of its own examples.
         added_losses: For each layer (by id), the losses that it has added (`add_loss`) while the
@@ -141,6 +160,7 @@ class Replica:
         functions: For each `tf.function` of which the step calls a new copy instead, the function
             and the copy (see `kfit.exactness.traced_functions`).
         results: The results of metrics in this step, by their ids, each with its name and metric.
+        read_results: For each of these results (by its id), what is known of its metric then.
         gradients: The gradients of weights that a tape has returned in this step, by their ids.
         parts: The estimates that were made of what adds up over the replicas, by their ids, each
             with what it was made of (`estimate_of_part`).
@@ -178,10 +198,12 @@ class Replica:
     hides_rows: bool = False
     own_metrics: dict[int, OwnVariable] = field(default_factory=dict)
     adds_up: bool = False
+    resets: bool = False
     row_states: set[int] = field(default_factory=set)
     added_losses: dict[int, list[Tensor]] = field(default_factory=dict)
     functions: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
     results: dict[int, tuple[Tensor, str, keras.Metric]] = field(default_factory=dict)
+    read_results: dict[int, ReadResult] = field(default_factory=dict)
     gradients: dict[int, Tensor] = field(default_factory=dict)
     parts: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     differentiates: bool = False

@@ -75,6 +75,7 @@ UPDATE_OTHER_METRICS = tuple(
 )
 """Each `update_state` that a class of Keras' metrics defines, except those of Mean and Sum."""
 UPDATE_METRIC = Point(keras.Metric, "update_state", _ANY_METRIC)
+RESET_METRIC = Point(keras.Metric, "reset_state", _ANY_METRIC)
 RESULT_OF_METRIC = Point(keras.Metric, "result", _ANY_METRIC)
 NEXT_SEED = Point(keras.random.SeedGenerator, "next", _ANY_LAYER)
 GLOBAL_SEED_GENERATOR = Point(

@@ -18,7 +18,9 @@ import tensorflow as tf
 
 from kfit.distribute.owned import owned_metrics
 from kfit.distribute.variable_values import is_per_replica
+from kfit.exactness.earlier_results import earlier_result, note_read
 from kfit.exactness.replica_context import Replica, current_replica, current_step
+from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals import patch_points as points
 from kfit.internals.patching import patched
 from kfit.internals.variables import tf_variable
@@ -71,11 +73,13 @@ def noted_results(model: keras.Model) -> Iterator[None]:
     The metrics may also be in objects of the program that the model holds.
 
     Each replica records its results, with their names, in `Replica.results`. So `of_batch` can
-    later tell which of the values that a step returns are results of metrics.
+    later tell which of the values that a step returns are results of metrics. It also records that
+    a metric is being reset, in `Replica.resets`.
     """
     with ExitStack() as stack:
         for metric in _metrics_of(model):
             stack.enter_context(patched(points.RESULT_OF_METRIC, _noted(metric), of=metric))
+            stack.enter_context(patched(points.RESET_METRIC, _resetting, of=metric))
         yield
 
 
@@ -93,11 +97,26 @@ def _noted(metric: keras.Metric) -> Callable[[Any], Any]:
                 replica.results.update(
                     {id(each): (each, name, metric) for name, each in named.items()}
                 )
+                note_read(metric, named.values(), replica)
             return value
 
         return result
 
     return wrap
+
+
+def _resetting(original: Callable[[], None]) -> Callable[[], None]:
+    def reset_state() -> None:
+        replica = current_replica()
+        if replica is None:
+            return original()
+        before, replica.resets = replica.resets, True
+        try:
+            return original()
+        finally:
+            replica.resets = before
+
+    return reset_state
 
 
 def of_batch(
@@ -134,7 +153,18 @@ def _of_value(
         return value
     result = _result_of(name, value, replica)
     if result is not None:
-        of_result, metric = result
+        _, of_result, metric = replica.results[result]
+        read = replica.read_results[result]
+        if read.is_changed:
+            earlier = earlier_result(read, of_result, replica)
+            if earlier is not None:
+                return _equal_on_all(name, earlier, replica, returned)
+            warn_user(
+                f"The model's step returns {name!r}, a result of the metric {metric.name!r}, and "
+                "changes the metric after it has read the result. On several replicas the result "
+                "at the end of the step is logged here. Use another metric for each result, or "
+                "update the metric outside of branches and loops of the graph."
+            )
         returned.results[name] = key_of_result(metric, of_result)
         returned.metrics[id(metric)] = metric
     elif _is_of_metrics(name, value, replica, model):
@@ -151,6 +181,15 @@ def _of_value(
     if value.dtype.is_floating or value.dtype.is_integer:
         returned.sums.add(name)
     return part_of(described, value, replica, is_result=is_result)
+
+
+def _equal_on_all(name: str, value: Any, replica: Replica, returned: Returned) -> Any:
+    """Returns a replica's part of a value that is equal on all replicas."""
+    value = as_tensors(value)
+    if not (value.dtype.is_floating or value.dtype.is_integer):
+        return value
+    returned.sums.add(name)
+    return tf.where(tf.equal(replica.index, 0), value, tf.zeros_like(value))
 
 
 def _is_of_metrics(name: str, value: Any, replica: Replica, model: keras.Model) -> bool:
@@ -177,8 +216,8 @@ def _is_of_metrics(name: str, value: Any, replica: Replica, model: keras.Model) 
     return replica.origins.reads(value, handles)
 
 
-def _result_of(name: str, value: Any, replica: Replica) -> tuple[str, keras.Metric] | None:
-    """Returns the name and metric of a result if `value` is it or a copy of it, else None.
+def _result_of(name: str, value: Any, replica: Replica) -> int | None:
+    """Returns the id of a metric's result if `value` is it or a copy of it, else None.
 
     In a graph, a value is a copy if only operations such as casts and reshapes lie between the
     result and the value. Without a graph, a value is taken for a copy if it has the name of a
@@ -193,11 +232,11 @@ def _result_of(name: str, value: Any, replica: Replica) -> tuple[str, keras.Metr
         if not isinstance(value, tf.Tensor):
             return None
         if tf.executing_eagerly():
-            for result, known, metric in replica.results.values():
+            for key, (result, known, _) in replica.results.items():
                 if known == name and np.array_equal(result, value):
-                    return name, metric
+                    return key
             return None
         if value.op.type not in _COPYING:
             return None
         value = value.op.inputs[0]
-    return replica.results[id(value)][1:]
+    return id(value)
