@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,10 +39,24 @@ def scope_in_default_scope(strategy: tf.distribute.Strategy) -> Iterator[tf.dist
         graph, [each for each in before if _OF_DEFAULT not in getattr(each[1], "__qualname__", "")]
     )
     try:
-        with strategy.scope():
+        with strategy.scope(), tf.variable_creator_scope(_with_means_of_integers):
             yield strategy
     finally:
         _set_variable_creators(graph, before)
+
+
+def _with_means_of_integers(make: Callable[..., Any], **settings: Any) -> Any:
+    """Creates a variable; with means of integers, kfit alone combines the replicas' values.
+
+    TensorFlow makes no variable of integers on several devices that is to be averaged. kfit does
+    so at the end of a step, by the `aggregation` of the Keras variable.
+    """
+    is_mean = settings.get("aggregation") == tf.VariableAggregation.MEAN
+    is_own = settings.get("synchronization") == tf.VariableSynchronization.ON_READ
+    dtype = settings.get("dtype")
+    if is_mean and not is_own and dtype is not None and not tf.as_dtype(dtype).is_floating:
+        settings["aggregation"] = tf.VariableAggregation.NONE
+    return make(**settings)
 
 
 _NO_WAY_OUT = "a scope can be left by its own context manager only"

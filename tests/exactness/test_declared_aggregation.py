@@ -90,3 +90,29 @@ def test_what_does_not_fit_is_warned_of_by_name(tiny: Any, aggregation: str, cha
     assert re.match(says, told[0])
     assert "all_reduce" in told[0]
     assert not trained(aggregation, change, "one_device")[1]
+
+
+class Counts(layers.Layer):
+    """Counts steps in a variable of integers that is declared a mean."""
+
+    def build(self, shape: Any) -> None:
+        self.steps = self.add_weight(
+            (), "zeros", trainable=False, dtype="int32", aggregation="mean", name="steps"
+        )
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.steps.assign_add(1)
+        return x
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_integers_may_be_declared_a_mean(tiny: Any, built: bool) -> None:
+    counts = Counts()
+    inputs = [keras.Input((4,))] if built else []
+    model = keras.Sequential([*inputs, counts, layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.ones((13, 4), np.float32)
+    for _ in range(2):
+        kfit.Trainer(model, tiny.strategy(2)).fit(x, x[:, :1], batch_size=4, verbose=0)
+    assert counts.steps.numpy() == 8
