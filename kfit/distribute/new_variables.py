@@ -48,7 +48,18 @@ def made_trainable(variable: keras.Variable, trainable: bool) -> Iterator[None]:
 
 
 def require_addable(variable: keras.Variable, strategy: Strategy) -> None:
-    """Raises an error if a variable's value is the sum over replicas, but its dtype is bool."""
+    """Raises an error if the replicas' own values of a variable cannot be combined, by its dtype.
+
+    These are sums of booleans, and means of anything but floats where each replica keeps its value.
+    """
+    is_own = variable.synchronization == "on_read" and strategy.num_replicas > 1
+    if is_own and variable.aggregation == "mean" and not tf.as_dtype(variable.dtype).is_floating:
+        raise ValueError(
+            f"The variable {variable.path!r} has the dtype {variable.dtype!r} and is declared "
+            "`aggregation='mean'`, but each replica has a value of its own, and a mean of "
+            "integers need not be one. Make it a variable of floats, or one whose values are "
+            'added, by `aggregation="sum"`.'
+        )
     if variable.dtype == "bool" and variable.aggregation == "sum" and strategy.num_replicas > 1:
         raise ValueError(
             f"The variable {variable.path!r} has the dtype 'bool', but the values of the replicas "

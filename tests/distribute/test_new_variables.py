@@ -66,3 +66,23 @@ def test_a_bool_of_a_metric_cannot_be_added_up(tiny: Any) -> None:
     with pytest.raises(ValueError, match="'seen/any' has the dtype 'bool', but the values of"):
         kfit.Trainer(model, tiny.strategy(2)).fit(x, y, **FIXED)
     assert kfit.Trainer(model, "one_device").fit(x, y, **FIXED).history["seen"]
+
+
+def test_integers_of_a_metric_have_no_mean(tiny: Any) -> None:
+    class Steps(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="steps")
+            self.taken = self.add_variable(
+                (), initializer="zeros", dtype="int32", aggregation="mean", name="taken"
+            )
+
+        def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            self.taken.assign(self.taken + 1)
+
+        def result(self) -> Any:
+            return keras.ops.cast(self.taken, "float32")
+
+    x, y = tiny.data(16)
+    model = tiny.model(metrics=[Steps()])
+    with pytest.raises(ValueError, match="'steps/taken' has the dtype 'int32' and is declared"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(x, y, **FIXED)
