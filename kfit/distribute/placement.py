@@ -336,7 +336,9 @@ class Placement:
             if trains or several_workers or not one_strategy:
                 raise _refusal(name, held[0], self._model.name)
             return True
-        stays = self._native and any(self._pair_of(variable) is None for variable in held)
+        # On one device variables are ordinary ones, which another strategy may move from there.
+        may_stay = self._native and self._strategy.has_copies
+        stays = may_stay and any(self._pair_of(variable) is None for variable in held)
         if not one_strategy and (stays or several_workers):
             raise ValueError(
                 f"`strategy` is {other._strategy.name!r}, but this is called while model "

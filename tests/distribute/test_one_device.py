@@ -1,5 +1,7 @@
 """One device that is named: the model's variables are moved there, as to several devices."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -108,3 +110,61 @@ def test_strategies_know_their_variables() -> None:
         False,
     ]
     assert [mirrored.is_placed(each) for each in (plain, own, copies)] == [False, False, True]
+
+
+class AtEpochEnd(keras.callbacks.Callback):
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__()
+        self.call = call
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.call()
+
+
+@pytest.mark.parametrize("given", ["CPU:0", tf.distribute.OneDeviceStrategy])
+def test_functions_that_were_traced_before_see_what_is_trained(tiny: Any, given: Any) -> None:
+    strategy = OneDevice(given) if isinstance(given, str) else given("CPU:0")
+    (x, y), seen = tiny.data(16), []
+    model = tiny.model(optimizer=keras.optimizers.Adam(0.1))
+    traced = tf.function(model)
+    traced(x)
+    hook = AtEpochEnd(lambda: seen.append(np.abs(traced(x) - model.predict(x, verbose=0)).max()))
+    kfit.fit(model, x, y, strategy=strategy, callbacks=[hook], **FIXED)
+    assert max(seen) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        (OneDevice("CPU:0"), Mirrored(["CPU:0", "CPU:1"])),
+        (OneDevice("CPU:0"), OneDevice("CPU:1")),
+        (OneDevice("CPU:1"), OneDevice("CPU:0")),
+        (Mirrored(["CPU:0", "CPU:1"]), OneDevice("CPU:0")),
+    ],
+)
+def test_a_hook_may_train_the_model_on_another_device(tiny: Any, outer: Any, inner: Any) -> None:
+    (x, y), models = tiny.data(16), []
+    for strategies in ((None, None), (outer, inner)):
+        model = tiny.model(optimizer=keras.optimizers.Adam(0.05, epsilon=1e-2))
+        fits = [model.fit if s is None else kfit.Trainer(model, s).fit for s in strategies]
+        once = partial(fits[1], x, y, **{**FIXED, "epochs": 1})
+        fits[0](x, y, callbacks=[AtEpochEnd(once)], **FIXED)
+        models.append(model)
+    assert tiny.distance(*models) < 1e-5
+
+
+def test_an_optimizer_of_the_model_may_be_applied_in_a_hook_on_one_replica(tiny: Any) -> None:
+    (x, y), models = tiny.data(16), []
+    for strategy in (None, Mirrored(["CPU:0"])):
+        model = tiny.model(optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
+
+        def step(model: keras.Model = model) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x))
+            variables = model.trainable_variables
+            model.optimizer.apply(tape.gradient(loss, variables), variables)
+
+        fit = model.fit if strategy is None else kfit.Trainer(model, strategy).fit
+        fit(x, y, callbacks=[AtEpochEnd(step)], **FIXED)
+        models.append(model)
+    assert tiny.distance(*models) < 1e-5
