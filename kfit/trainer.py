@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import keras
 
@@ -182,6 +182,17 @@ class Trainer:
 
     def __repr__(self) -> str:
         return f"<kfit.Trainer of {self._model.name!r} on {self._strategy!r}>"
+
+    if not TYPE_CHECKING:  # for checkers a Trainer has no other attributes than it has
+
+        def __getattr__(self, name: str) -> Any:
+            """Says of what only the model has, such as `summary`, where it is."""
+            if hasattr(type(self), name):  # a property, whose own error is raised again
+                return object.__getattribute__(self, name)
+            says = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(keras.Model, name):
+                says += f", but its model has: `trainer.model.{name}`"
+            raise AttributeError(says, name=name, obj=self)
 
     def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:
         if isinstance(model, keras.Model):

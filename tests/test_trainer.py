@@ -1,5 +1,6 @@
 """The Trainer takes any model, trains it in place, and gives it back as a plain Keras model."""
 
+import copy
 import itertools
 import random
 from collections.abc import Callable
@@ -137,6 +138,16 @@ def test_keras_goes_on_with_what_kfit_trained(tiny: Any) -> None:
     expected = one.predict(x, verbose=0)
     np.testing.assert_allclose(many.predict(x, verbose=0), expected, atol=1e-5)
     assert many.evaluate(x, y, verbose=0) == pytest.approx(one.evaluate(x, y, verbose=0), rel=1e-5)
+
+
+def test_what_only_the_model_has_is_found_there(tiny: Any) -> None:
+    trainer: Any = kfit.Trainer(tiny.model(), "one_device")
+    for name in ("summary", "layers", "get_weights"):
+        with pytest.raises(AttributeError, match=rf"but its model has: `trainer\.model\.{name}`"):
+            getattr(trainer, name)
+    with pytest.raises(AttributeError, match=r"'Trainer' object has no attribute 'fitt'$"):
+        trainer.fitt  # noqa: B018
+    assert copy.copy(trainer).model is trainer.model
 
 
 def test_references_to_variables_stay_good(tiny: Any) -> None:

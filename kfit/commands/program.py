@@ -88,7 +88,7 @@ def check_exists(path: str) -> None:
         if alike
         else "expected the path of a Python script, or `-m module`"
     )
-    raise CommandError(f"`script.py` is {path!r}, which does not exist in {os.getcwd()}; {hint}")
+    raise CommandError(f"the script {path!r} does not exist in {os.getcwd()}; {hint}")
 
 
 def _listed(folder: str) -> list[str]:

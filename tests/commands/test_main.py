@@ -458,7 +458,7 @@ GOOD_CONFIG = json.dumps({"cluster": TWO, "task": {"type": "worker", "index": 1}
                 ["`--log-dir` is", "cannot be made"],
             ),
             (["run"], "", ["`script.py` is missing"]),
-            (["run", "no.py"], "", ["`script.py` is 'no.py', which does not exist in"]),
+            (["run", "no.py"], "", ["the script 'no.py' does not exist in"]),
             (["run", "{folder}"], "", ["a directory"]),
             (["run", "/dev/stdin"], "", ["`script.py` is '/dev/stdin', no file on a disk"]),
             (["run", "/dev/null"], "", ["`script.py` is '/dev/null', no file on a disk"]),

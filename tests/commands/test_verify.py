@@ -122,7 +122,7 @@ def test_wrong_data_could_not_run(program: Path) -> None:
         (["--replicas", "1", "train.py"], "`--replicas` is '1'; expected a whole number from 2 up"),
         (["--replicas", "x", "train.py"], "`--replicas` is 'x'; expected a whole number from 2 up"),
         (["--steps", "x", "train.py"], "`--steps` is 'x'"),
-        (["missing.py"], "`script.py` is 'missing.py', which does not exist"),
+        (["missing.py"], "the script 'missing.py' does not exist"),
         (["tran.py"], "; did you mean 'train.py'?"),
         ([], "expected `kfit verify script.py`"),
         (["--replica", "2", "train.py"], "did you mean `--replicas`"),
