@@ -64,7 +64,8 @@ def writing_elsewhere(callback: keras.callbacks.Callback) -> Iterator[None]:
         _elsewhere[id(callback)] = callback
         stack.callback(_elsewhere.pop, id(callback))
         for point in _HOOKS_THAT_WRITE:
-            stack.enter_context(patched(point, _unless_elsewhere))
+            if isinstance(callback, point.owner):
+                stack.enter_context(patched(point, _unless_elsewhere))
         if isinstance(callback, keras.callbacks.CSVLogger):
             stack.enter_context(_rows_in(folder, callback))
         if isinstance(callback, keras.callbacks.TensorBoard):

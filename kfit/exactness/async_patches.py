@@ -169,17 +169,17 @@ def _by_adding(
             original(*args, **kwargs)
         for variable, old in olds:
             placed, value = tf_variable(variable), scope.get_current_value(variable)
-            changes = changes_since(value, [old], [each for _, each in olds])
             if id(variable) not in own:
                 placed.assign_add(value)
-            elif changes is None:
+                continue
+            changes = changes_since(value, [old], [each for _, each in olds])
+            if changes is None:
                 placed.assign(value)
                 if strategy.num_servers("worker") > 1:
                     warn_user(_advice(own[id(variable)].metric, variable))
-            else:
-                for change in changes:
-                    added = tf.broadcast_to(tf.cast(change.value, placed.dtype), placed.shape)
-                    (placed.assign_sub if change.is_taken else placed.assign_add)(added)
+            for change in changes or []:
+                added = tf.broadcast_to(tf.cast(change.value, placed.dtype), placed.shape)
+                (placed.assign_sub if change.is_taken else placed.assign_add)(added)
 
     return update_state
 
