@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import sys
 import time
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from kfit.checkpoint import at_exit, marks
 from kfit.checkpoint.fits import (
     Label,
     Labels,
+    Start,
     beginning_of,
     cut_off_after,
     ends_to_keep,
@@ -209,8 +211,11 @@ class BackupAndRestore(TrainingCallback):
         self._fingerprint = program.of_this_fit(described)
         if self._counts_fits:
             self._weights_before = self.training.checksum_of_weights()
-            own = Beginner(self._weights_before, self._fingerprint)
-            self._fit = program.fits = own.number(program, store, labels, lock.fits)
+            steps, model = self.training.steps_of_optimizers(), self.training.model
+            start = Start(self._weights_before, steps, weakref.ref(model))
+            beginner = Beginner(start, self._fingerprint)
+            self._fit = beginner.number(program, store, labels, lock.fits)
+            program.begin(self._fit, start)
         if self._fit:
             ends = ends_to_keep(self._fit, labels, self.keep_finished, store.size)
             store.is_needed = ends.__contains__

@@ -120,6 +120,7 @@ WHOLE: dict[str, str] = {
     "callbacks/test_around_fit.py": "programs of several `fit`s, killed and run again",
     "callbacks/test_harmless.py": "the files of others, wherever any callback writes",
     "callbacks/test_memory.py": "Keras' own callbacks, and the files that they write",
+    "callbacks/test_run_again_in_one_process.py": "interrupted and run again, in a notebook",
     "callbacks/test_one_data_set.py": "several `fit`s on one data set, killed and run again",
     "supervisor/test_live_run.py": "what a person sees of `kfit run`, in a terminal and in a file",
     "callbacks/test_phases_left_out.py": "programs that leave out what they have done",

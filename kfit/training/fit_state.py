@@ -231,6 +231,11 @@ class FitState:
         """
         return state.checksum_of_weights(self.model, self.strategy)
 
+    def steps_of_optimizers(self) -> int:
+        """Returns how many steps the optimizers of the model have taken in total."""
+        built = [each for each in owned_optimizers(self.model) if each.built]
+        return sum(int(each.iterations) for each in built)
+
     def snapshot(self) -> Snapshot:
         """Returns a snapshot of the current state of training.
 

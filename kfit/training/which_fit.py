@@ -2,7 +2,9 @@
 
 Usually it is the next `fit` of the process. But a program that is run again may skip by itself the
 `fit`s that it has finished. Then the weights and settings show that the beginning `fit` is a later
-one.
+one. And after an interrupted `fit` the whole program may be run again in the same process, as by
+"Run All" in a notebook. Then the weights, or the steps that the optimizer has taken, show that the
+beginning `fit` is an earlier one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfit.checkpoint import marks
-from kfit.checkpoint.fits import Labels, Program, beginning_of, cut_off_after
+from kfit.checkpoint.fits import Labels, Program, Start, beginning_of, cut_off_after
 from kfit.checkpoint.marks import Marks
 from kfit.checkpoint.store import Store
 from kfit.fingerprints import compare
@@ -24,20 +26,20 @@ class Beginner:
     """A `fit` that begins, with the properties that show which `fit` of the program it is.
 
     Attributes:
-        weights: The checksum of the weights that the `fit` begins with; None if the model has no
-            weights yet.
+        start: The model with which the `fit` begins, its weights and the steps it has taken.
         fingerprint: A description of the data, the model and other settings of the `fit`.
     """
 
-    weights: int | None
+    start: Start
     fingerprint: Mapping[Any, Mapping[str, Any]]
 
     def number(self, program: Program, store: Store, labels: Labels, known: Marks) -> int:
         """Returns the number of this `fit` in the program, counted from 0.
 
-        Usually this is the next number: the number of `fit`s that this process has run. But if the
-        program is run again, it may have skipped finished `fit`s by itself. Then the result is a
-        higher number. It is found in one of two ways:
+        Usually this is the next number: the number of `fit`s that this process has run. After an
+        interrupted `fit` the result is a lower number if this process runs the program again
+        (`Program.repeated`). And if the program is run again, it may have skipped finished `fit`s
+        by itself. Then the result is a higher number. It is found in one of two ways:
 
         - The weights show that this is a later `fit` of an earlier run (`marks.py`).
         - An earlier run was interrupted in a later `fit`, and this `fit` has the settings of that
@@ -67,9 +69,12 @@ class Beginner:
                 return None
             return not compare(self.fingerprint, snapshot.state["fingerprint"])
 
-        found = None
-        if self.weights is not None and not program.has_borrowed:
-            found = marks.recognized(program.fits, self.weights, known, may_be)
+        repeated = program.repeated(self.start, may_be)
+        if repeated is not None:
+            return repeated
+        found, weights = None, self.start.weights
+        if weights is not None and not program.has_borrowed:
+            found = marks.recognized(program.fits, weights, known, may_be)
         if found is not None:
             _tell(store.directory, program.fits, found, known)
             return found
