@@ -192,6 +192,11 @@ class Trainer:
             says = f"{type(self).__name__!r} object has no attribute {name!r}"
             if not name.startswith("_") and hasattr(keras.Model, name):
                 says += f", but its model has: `trainer.model.{name}`"
+            if name == "load":
+                says += (
+                    ": `keras.models.load_model(path)` reads a saved model, and "
+                    "`trainer.model.load_weights(path)` its weights"
+                )
             raise AttributeError(says, name=name, obj=self)
 
     def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:

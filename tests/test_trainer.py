@@ -145,6 +145,8 @@ def test_what_only_the_model_has_is_found_there(tiny: Any) -> None:
     for name in ("summary", "layers", "get_weights"):
         with pytest.raises(AttributeError, match=rf"but its model has: `trainer\.model\.{name}`"):
             getattr(trainer, name)
+    with pytest.raises(AttributeError, match=r"'load': `keras\.models\.load_model\(path\)` reads"):
+        trainer.load  # noqa: B018
     with pytest.raises(AttributeError, match=r"'Trainer' object has no attribute 'fitt'$"):
         trainer.fitt  # noqa: B018
     assert copy.copy(trainer).model is trainer.model

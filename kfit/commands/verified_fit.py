@@ -36,7 +36,7 @@ def verify_first_fit() -> None:
     from kfit.distribute.devices import split_cpu
     from kfit.trainer import Trainer
 
-    settings = json.loads(os.environ.pop(VERIFY))
+    settings = json.loads(os.environ[VERIFY])
     if len(tf.config.list_physical_devices("GPU")) < settings["replicas"]:
         split_cpu(settings["replicas"], "--replicas")
     stdout = os.dup(1)

@@ -399,7 +399,10 @@ class Ring:
         if self._has_farewell():
             return self._parted()
         peer = self._neighbours()
-        advice = "A worker that ends or fails ends the exchange for all: see what it printed."
+        advice = (
+            "A worker that ends, fails or is killed ends the exchange for all: what it printed, or "
+            "what has started it, tells why."
+        )
         if os.environ.get(RESTARTS, "") in ("", "0"):
             advice += (
                 " With `kfit run --max-restarts N` on every host, all of them start again and "

@@ -57,6 +57,10 @@ try:
         sys.exit(1)
     if "bad" in sys.argv:
         model.fit(x, y[:7])
+    if "of_kfit" in sys.argv:
+        import kfit
+
+        kfit.fit(model, x, y, batch_size=16, validation_split=0.1, callbacks=[Writes()])
     model.fit(x, y, batch_size=16, validation_split=0.1, callbacks=[Writes()])
 finally:
     if "no" not in sys.argv:
@@ -77,13 +81,14 @@ def program(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_plain_keras_script_is_equal_and_writes_nothing(program: Path) -> None:
-    done = run(program, "--json", "--steps", "2", "train.py", "--lr", "0.1")
+@pytest.mark.parametrize("kind", ["of_keras", "of_kfit"])
+def test_a_script_is_equal_and_writes_nothing(program: Path, kind: str) -> None:
+    done = run(program, "--json", "--steps", "2", "train.py", "--lr", kind)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["equal"] is True
     assert found["batch_sizes"] == [16, 15]
-    assert "the script says ['--lr', '0.1']" in done.stderr
+    assert f"the script says ['--lr', '{kind}']" in done.stderr
     assert "oneDNN" not in done.stderr
     assert "strategy 'auto'" not in done.stderr
     assert [path.name for path in program.iterdir()] == ["train.py"]

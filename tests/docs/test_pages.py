@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 import yaml
 
@@ -40,6 +41,9 @@ def test_the_messages_of_troubleshooting_are_those_of_the_code() -> None:
     page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^### (.*)$", page, re.M)
     strings = [text for path in SOURCES for text in strings_of(path)]
+    with pytest.raises(TypeError) as of_keras:
+        keras.Sequential().fit(strategy="mirrored")
+    strings.append(str(of_keras.value))
 
     def is_there(message: str) -> bool:
         parts = [part.strip(" ,") for part in message.split("...")]
