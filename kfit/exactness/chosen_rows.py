@@ -13,6 +13,7 @@ from kfit.exactness.added_rows import Added, added_rows
 from kfit.exactness.code_of_steps import is_of_step
 from kfit.exactness.origins import Origins
 from kfit.exactness.placed_axes import parts_of_slice
+from kfit.exactness.put_together import splits_into_batches, takes_batches
 from kfit.exactness.rows_axis import gathers_rows, rows_axis
 from kfit.exactness.sources import LAYERS, made_from
 from kfit.internals.graphs import CALLS
@@ -111,8 +112,8 @@ def _chooses_by_place(op: tf.Operation, origins: Origins) -> bool:
     if op.type == "NonMaxSuppressionV5":
         return True
     if op.type in ("Split", "SplitV"):
-        return _splits_rows(op, origins)
-    return op.type == "StridedSlice" and cuts_rows(op)
+        return _splits_rows(op) and not splits_into_batches(op, origins)
+    return op.type == "StridedSlice" and cuts_rows(op) and not takes_batches(op, origins)
 
 
 def is_chosen_by_place(tensor: Tensor, origins: Origins) -> bool:
@@ -155,22 +156,8 @@ def cuts_rows(op: tf.Operation) -> bool:
     return not (op.get_attr("begin_mask") & op.get_attr("end_mask")) >> index & 1
 
 
-def _splits_rows(op: tf.Operation, origins: Origins) -> bool:
-    """Returns whether an operation splits a batch along the axis of the examples.
-
-    To split as many batches as were put together, as contrastive learning does, is none.
-
-    Args:
-        op: The operation, a Split or SplitV.
-        origins: The record of which tensors kfit has marked.
-    """
+def _splits_rows(op: tf.Operation) -> bool:
+    """Returns whether an operation, a Split or SplitV, splits along the axis of the examples."""
     tensor, axis = (op.inputs[1], op.inputs[0]) if op.type == "Split" else op.inputs[::2]
     at, rows, rank = tf.get_static_value(axis), rows_axis(tensor), tensor.shape.rank
-    if rows is None or (at is not None and rank is not None and int(at) % rank != rows):
-        return False
-    put_together = (
-        each.op.inputs
-        for each in made_from(tensor, origins, stop=CALLS)
-        if each.op.type == "ConcatV2" and tf.get_static_value(each.op.inputs[-1]) == 0
-    )
-    return all(len(parts) - 1 != op.get_attr("num_split") for parts in put_together)
+    return rows is not None and (at is None or rank is None or int(at) % rank == rows)
