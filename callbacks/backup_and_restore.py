@@ -18,7 +18,6 @@ from kfit.checkpoint import at_exit, marks
 from kfit.checkpoint.fits import (
     Label,
     Labels,
-    Start,
     beginning_of,
     cut_off_after,
     ends_to_keep,
@@ -26,12 +25,13 @@ from kfit.checkpoint.fits import (
 )
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.snapshot import Snapshot, with_scalars, without_others
+from kfit.checkpoint.starts import Start
 from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.writer import Writer
 from kfit.fault_sites import Site, reach
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
-from kfit.heartbeat.tracebacks import lines_of_callers, warn_user
+from kfit.heartbeat.tracebacks import lines_of_callers, running_code, warn_user
 from kfit.training.callback import Reason, TrainingCallback
 from kfit.training.fit_state import FitState
 from kfit.training.progress_bar import note_in_bars
@@ -212,7 +212,7 @@ class BackupAndRestore(TrainingCallback):
         if self._counts_fits:
             self._weights_before = self.training.checksum_of_weights()
             steps, model = self.training.steps_of_optimizers(), self.training.model
-            start = Start(self._weights_before, steps, weakref.ref(model))
+            start = Start(self._weights_before, steps, weakref.ref(model), running_code())
             beginner = Beginner(start, self._fingerprint)
             self._fit = beginner.number(program, store, labels, lock.fits)
             program.begin(self._fit, start)

@@ -24,6 +24,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/__main__.py": "commands/test_main.py: kfit",
     "kfit/version.py": "one line, which pyproject.toml and test_packaging.py know",
     "kfit/checkpoint/fits.py": "checkpoint/test_marks.py",
+    "kfit/checkpoint/starts.py": "callbacks/test_run_again_in_one_process.py: another model and",
     "kfit/checkpoint/state.py": "callbacks/test_backup_and_restore.py",
     "kfit/checkpoint/writing_elsewhere.py": "training/test_chief_only.py: append",
     "kfit/checkpoint/written_files.py": "callbacks/test_memory.py",

@@ -8,12 +8,12 @@ program that is killed at any point and run again finds what it has already done
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
+from kfit.checkpoint.starts import Repeat, Start, repeated
 from kfit.checkpoint.store import SnapshotName
 
 
@@ -132,20 +132,6 @@ def ends_to_keep(
     return set(newest_first[: max(_LEAST, sum(total <= _ROOM for total in sums))])
 
 
-class Start(NamedTuple):
-    """What a `fit` begins with; it tells a repeated `fit` of this process from others.
-
-    Attributes:
-        weights: The checksum of the weights; None if the model has no weights yet.
-        steps: The steps that the optimizers of the model have taken.
-        model: The model, if it still exists.
-    """
-
-    weights: int | None
-    steps: int
-    model: weakref.ref[Any]
-
-
 @dataclass
 class Program:
     """A record of the `fit`s that this process has run with one directory of snapshots.
@@ -187,43 +173,15 @@ class Program:
         self.starts = {number: kept for number, kept in self.starts.items() if number < fit}
         self.starts[fit] = start
 
-    def repeated(self, start: Start, may_be: Callable[[int], bool | None]) -> int | None:
-        """Returns the number of the `fit` that this process repeats after an interrupted one.
-
-        Usually that is the interrupted `fit` itself, and its model has the weights of the
-        interruption, or was made anew. But a program with several `fit`s may be run again as a
-        whole, as by "Run All" in a notebook; then its first `fit` begins as it began before. Of the
-        `fit`s with the settings of the beginning one it is
-
-        - one that began with the same weights after as many steps: the interrupted one, or else the
-          first;
-        - else, if another model begins, which has taken fewer steps than the model of the
-          interrupted `fit` had when that began: the first that began after as many steps;
-        - else the interrupted one.
+    def repeated(self, start: Start, may_be: Callable[[int], bool | None]) -> Repeat | None:
+        """Returns which `fit` is repeated; None if the last `fit` was not interrupted.
 
         Args:
-            start: What the `fit` begins with.
+            start: What the beginning `fit` begins with.
             may_be: A function that gets the number of a `fit`, and returns whether that `fit` had
                 the same settings as the beginning one; None if this is unknown.
-
-        Returns:
-            The number of an earlier `fit`. None if it is none: the interrupted `fit` begins again,
-            or the last `fit` was not interrupted.
         """
-        interrupted = self.starts.get(self.fits)
-        if interrupted is None:
-            return None
-        same = [fit for fit, begun in self.starts.items() if begun[:2] == start[:2]]
-        same = [fit for fit in same if may_be(fit) is not False]
-        is_another = start.model() is not interrupted.model()
-        if (
-            not same
-            and is_another
-            and (start.steps < interrupted.steps or may_be(self.fits) is False)
-        ):
-            same = [fit for fit, begun in self.starts.items() if begun.steps == start.steps]
-            same = [fit for fit in same if may_be(fit) is not False]
-        return min(same) if same and self.fits not in same else None
+        return repeated(start, self.starts, may_be) if self.fits in self.starts else None
 
     def pass_over(self) -> None:
         """Records that the current `fit` takes no step and gets the state of a later `fit`.

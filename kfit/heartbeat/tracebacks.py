@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from kfit.heartbeat.errors import chain, is_marked, mark
@@ -233,6 +233,17 @@ def lines_of_callers() -> tuple[tuple[str, int], ...]:
     In a loop they are the same each time.
     """
     return tuple((frame.f_code.co_filename, frame.f_lineno) for frame in _frames_of_user())
+
+
+def running_code() -> CodeType | None:
+    """Returns the code of the script, or of the cell of a notebook, that has led to this call.
+
+    A cell that is run again has another code each time. The result is None in a thread, which has
+    only functions.
+    """
+    codes = (frame.f_code for frame in _frames_of_user())
+    names = ("<module>", "<cell line: ")  # that of a cell in some versions of IPython
+    return next((code for code in codes if code.co_name.startswith(names)), None)
 
 
 def with_callers(traceback: TracebackType | None) -> TracebackType | None:

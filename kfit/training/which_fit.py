@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kfit.checkpoint import marks
-from kfit.checkpoint.fits import Labels, Program, Start, beginning_of, cut_off_after
+from kfit.checkpoint.fits import Labels, Program, beginning_of, cut_off_after
 from kfit.checkpoint.marks import Marks
+from kfit.checkpoint.starts import Start
 from kfit.checkpoint.store import Store
 from kfit.fingerprints import compare
 from kfit.heartbeat.tracebacks import warn_user
@@ -69,9 +70,11 @@ class Beginner:
                 return None
             return not compare(self.fingerprint, snapshot.state["fingerprint"])
 
-        repeated = program.repeated(self.start, may_be)
-        if repeated is not None:
-            return repeated
+        repeat = program.repeated(self.start, may_be)
+        if repeat is not None and repeat.fit < program.fits:
+            return repeat.fit
+        if repeat is not None and repeat.doubt is not None:
+            _tell_of_doubt(store.directory, program.fits, repeat.doubt)
         found, weights = None, self.start.weights
         if weights is not None and not program.has_borrowed:
             found = marks.recognized(program.fits, weights, known, may_be)
@@ -81,6 +84,14 @@ class Beginner:
         later = cut_off_after(program.fits, labels)
         is_later = later is not None and not may_be(program.fits) and may_be(later)
         return later if later is not None and is_later else program.fits
+
+
+def _tell_of_doubt(directory: str, number: int, doubt: str) -> None:
+    warn_user(
+        f"{directory}: the {nth(number)} `fit` of this program was interrupted, and this one is "
+        f"taken for it and goes on with it, but {doubt}. If it is another `fit`, such as the next "
+        "one of a loop that goes on after an error, give each a directory of its own."
+    )
 
 
 def _tell(directory: str, number: int, found: int, known: Marks) -> None:

@@ -1,6 +1,6 @@
 """Programs of several `fit`s, interrupted and run again in the same process, as in a notebook."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ class Life:
         self.folder, self.dies_after = folder, dies_after
         self.steps = 0
 
-    def fit(self, model: keras.Model, epochs: int, x: Any = X) -> None:
+    def fit(self, model: keras.Model, epochs: int, x: Any = X, others: Sequence[Any] = ()) -> None:
         def step(batch: int, logs: Any) -> None:
             self.steps += 1
             if self.steps == self.dies_after:
@@ -33,7 +33,7 @@ class Life:
 
         counter = keras.callbacks.LambdaCallback(on_train_batch_end=step)
         backup = BackupAndRestore(self.folder, save_freq=1)
-        kfit.fit(model, x, Y, 4, epochs, verbose=0, callbacks=[backup, counter])
+        kfit.fit(model, x, Y, 4, epochs, verbose=0, callbacks=[backup, counter, *others])
 
 
 def made(units: int = 5, *, is_built: bool = True) -> keras.Model:
@@ -177,3 +177,73 @@ def test_one_fold_is_repeated(tmp_path: Path) -> None:
     taken = life.steps
     of_one_fold(life, 1)
     assert life.steps - taken == STEPS - 1
+
+
+TRIALS = """
+results = []
+for rate in (0.9, 0.5, 0.7):
+    keras.utils.set_random_seed(1)
+    model = made()
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch, old: rate * old)
+    life.fit(model, 2, others=[schedule])
+    results.append(model.get_weights())
+"""
+"""A cell of trials that differ only in a callback, of which a snapshot's settings say nothing."""
+
+
+def in_cells(life: Life, *cells: str) -> dict[str, Any]:
+    """Runs code as cells of a notebook, each of which is compiled when it is run."""
+    names: dict[str, Any] = {"keras": keras, "made": made, "life": life}
+    for cell in cells:
+        exec(compile(cell, "<cell>", "exec"), names)
+    return names
+
+
+def test_a_cell_of_trials_is_run_again(tmp_path: Path) -> None:
+    expected = in_cells(Life(tmp_path / "untouched"), TRIALS)["results"]
+    with pytest.raises(KeyboardInterrupt):
+        in_cells(Life(tmp_path / "backup", 4 * STEPS + 2), TRIALS)
+    again = Life(tmp_path / "backup")
+    found = in_cells(again, TRIALS)["results"]
+    for trial, other in zip(found, expected, strict=True):
+        for weights, value in zip(trial, other, strict=True):
+            np.testing.assert_array_equal(weights, value)
+    assert again.steps == 2 * STEPS - 1
+
+
+def test_a_later_run_in_the_same_process_is_the_one_that_is_repeated(tmp_path: Path) -> None:
+    """The `fit`s of a run that had come to its end are none of it."""
+    life = Life(tmp_path)
+    in_cells(life, TRIALS)
+    life.dies_after = life.steps + 2 * STEPS + 2
+    with pytest.raises(KeyboardInterrupt):
+        in_cells(life, TRIALS)
+    taken = life.steps
+    in_cells(life, TRIALS)
+    assert life.steps - taken == 4 * STEPS - 1
+    assert fits.program_of(str(tmp_path)).fits == 6
+
+
+def test_a_loop_that_goes_on_after_an_error_is_warned(tmp_path: Path) -> None:
+    life = Life(tmp_path, STEPS + 2)
+    keras.utils.set_random_seed(1)
+    life.fit(made(), 1)
+    with pytest.raises(KeyboardInterrupt):
+        life.fit(made(), 2)
+    with pytest.warns(UserWarning, match="the second `fit` .* another model and other weights"):
+        life.fit(made(), 2)
+
+
+def test_a_retry_among_fits_that_begin_alike_is_warned(tmp_path: Path) -> None:
+    def trial(rate: float) -> None:
+        keras.utils.set_random_seed(1)
+        schedule = keras.callbacks.LearningRateScheduler(lambda epoch, old: rate * old)
+        life.fit(made(), 2, others=[schedule])
+
+    life = Life(tmp_path, 2 * STEPS + 2)
+    trial(0.9)
+    with pytest.raises(KeyboardInterrupt):
+        trial(0.5)
+    with pytest.warns(UserWarning, match="others of the program began with the same weights"):
+        trial(0.5)
+    assert life.steps == 4 * STEPS + 1
