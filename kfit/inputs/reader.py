@@ -131,15 +131,20 @@ class Reader:
         may wait for that batch, since the state of the data source may be changing.
 
         Yields:
-            The recorded states, if further batches were drawn ahead. Otherwise None: the data
-            source and the random generators themselves have these states, and no batch is drawn
-            until the context is left.
+            The recorded states, if further batches were drawn ahead, or if drawing the next one has
+            failed. Otherwise None: the data source and the random generators themselves have these
+            states, and no batch is drawn until the context is left.
         """
-        if self._drawn:
+        if self._is_ahead:
             yield self.mark
             return
         with self._lock:
-            yield self.mark if self._drawn else None
+            yield self.mark if self._is_ahead else None
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether the source may have another state than after the last batch that was taken."""
+        return bool(self._drawn) or (self._own is not None and self.error is not None)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -152,7 +157,27 @@ class Reader:
 
     def _marked(self, own: Callable[[], Any]) -> Any:
         turn, before = self._turn(), Generators.now()
-        batch = next(self._batches)
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            raise
+        except Exception:
+            self._note_draws(turn, before)
+            raise
+        after = self._note_draws(turn, before)
+        self._drawn.append(Mark(after, own(), print_of(batch, rows=1)))
+        return batch
+
+    def _note_draws(self, turn: int, before: Generators) -> Generators:
+        """Notes whether drawing a batch has changed global random generators.
+
+        Args:
+            turn: The counter `turn` before the batch was drawn.
+            before: The states of the generators before it.
+
+        Returns:
+            Their states now.
+        """
         after = Generators.now()
         is_main = threading.current_thread() is threading.main_thread()
         if after != before and (is_main or turn % 2 == 1) and turn == self._turn():
@@ -161,8 +186,7 @@ class Reader:
             self.draws_variables = True
             # In another thread Keras makes a generator anew, seeded from Python's.
             self.draws |= after.eager.keras != before.eager.keras
-        self._drawn.append(Mark(after, own(), print_of(batch, rows=1)))
-        return batch
+        return after
 
 
 def _variables_of(generators: Generators) -> tuple[Any, Any]:

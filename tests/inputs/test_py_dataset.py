@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import kfit
+from kfit.callbacks import BackupAndRestore
 from kfit.inputs import Batches
 from tests.inputs.numbered import batch, batches_of, numbers, read, shows
 from tests.sweeps import only
@@ -215,3 +217,49 @@ def test_class_weights_need_one_output_and_leave_inputs_alone(tiny: Any) -> None
 
     with pytest.raises(ValueError, match="only supported for models with a single output"):
         kfit.Trainer(tiny.model(), "one_device").fit(Several(x, y), **weighted)
+
+
+FAILING: list[int] = []
+"""The items that fail at their next reading."""
+
+
+class Noisy(keras.utils.PyDataset):
+    """Adds noise from a generator of its own; items fail after they have drawn their noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = np.random.default_rng(1)
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        x = np.ones((4, 2)) + self.generator.normal(size=(4, 2))
+        if index in FAILING:
+            FAILING.remove(index)
+            raise OSError("the disk")
+        return x, np.ones((4, 1))
+
+
+@pytest.mark.parametrize("fits", only([1], [1, 2]))
+def test_a_fit_goes_on_after_an_item_that_has_drawn_and_failed(tmp_path: Path, fits: int) -> None:
+    def losses(folder: Path, fails: bool) -> list[list[float]]:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        data, found = Noisy(), []
+        for number in range(fits):
+            FAILING[:] = [4] * (fails and number == fits - 1)
+            while True:
+                backup = BackupAndRestore(folder, save_freq=1)
+                try:
+                    history = kfit.fit(
+                        model, data, epochs=2, shuffle=False, verbose=0, callbacks=[backup]
+                    )
+                    break
+                except OSError:
+                    continue
+            found.append(history.history["loss"])
+        return found
+
+    assert losses(tmp_path / "failed", True) == losses(tmp_path / "whole", False)

@@ -102,6 +102,30 @@ def test_what_draws_from_generators_of_tensorflow_and_keras_is_known() -> None:
     tf.random.set_global_generator(None)
 
 
+def test_what_a_batch_that_fails_has_drawn_is_not_in_the_mark() -> None:
+    states = []
+
+    def batches() -> Iterator[Any]:
+        for number in range(3):
+            random.random()
+            if number == 1:
+                raise OSError("the disk")
+            yield np.zeros(2)
+
+    reader = Reader(batches(), lambda: len(states), lambda: 1)
+    next(reader)
+    reader.took(1)
+    taken = Generators.now()
+    states.append("what the source has become")
+    with pytest.raises(OSError, match="disk"):
+        next(reader)
+    with reader.held() as mark:
+        assert mark is not None
+        assert mark.own == 0
+        assert mark.generators == taken != Generators.now()
+        assert reader.drawn_until(mark) is not None
+
+
 def test_without_marks_batches_are_handed_on() -> None:
     reader = Reader(iter(Source()), None, lambda: 1)
     next(reader)
