@@ -48,6 +48,8 @@ Tensor = Any
 
 _AVERAGES = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
 """Attributes of BatchNormalization that hold moving averages."""
+_OF_KERAS = ("iteration", "learning_rate")
+"""The variables of an optimizer for which Keras, and not the program, declares an aggregation."""
 _DECLARED = {"mean": "mean", "sum": "sum", "only_first_replica": "first"}
 
 
@@ -78,7 +80,10 @@ class LayerState:
                 self._undeclared |= {id(v) for v in made if v.aggregation == "none"}
         self._rules |= {id(v): "rows" for v in states_of_rows(model)}
         self._undeclared -= self._rules.keys()
-        of_optimizers = {id(v) for o in owned_optimizers(model) for v in o.variables}
+        optimizers = owned_optimizers(model)
+        of_optimizers = {id(v) for o in optimizers for v in o.variables}
+        named = {id(v): v.name for o in optimizers for v in o.variables}
+        self._of_keras = {each: name for each, name in named.items() if name in _OF_KERAS}
         owned = [v for v in owned_variables(model) if id(v) not in of_optimizers]
         # In a loss or an object of the program, no layer says how a variable changes.
         listed = of_optimizers | {id(v) for each in (model, *model.metrics) for v in each.variables}
@@ -169,7 +174,13 @@ class LayerState:
 
     def _rule(self, variable: keras.Variable) -> str:
         known = self._rules.get(id(variable))
-        return known or _DECLARED.get(variable.aggregation, "")
+        return known or (
+            _DECLARED.get(variable.aggregation, "") if self._declares(variable) else ""
+        )
+
+    def _declares(self, variable: keras.Variable) -> bool:
+        """Returns whether the program declares the aggregation of a variable, if it has one."""
+        return id(variable) not in self._of_keras
 
     def _refuse_the_rest(self, replica: Replica, moved: list[keras.Variable]) -> None:
         """Raises a ValueError if a replica's own value was assigned to a variable without a rule.
@@ -177,7 +188,7 @@ class LayerState:
         A rule, such as `aggregation="mean"`, says how the replicas' values are combined. The graph
         shows whether a value is a replica's own, that is, may differ between replicas. On a TPU or
         with `run_eagerly`, the graph cannot be read: then any value that is assigned to a variable
-        of a user-written layer counts as a replica's own.
+        of a user-written layer, or to a learning rate, counts as a replica's own.
 
         Args:
             replica: The replica that is being traced.
@@ -198,7 +209,8 @@ class LayerState:
             if readable:
                 refused = any(replica.origins.is_own(value, handles) for value in values)
             else:
-                refused = id(variable) in self._undeclared
+                is_rate = self._of_keras.get(id(variable)) == "learning_rate"
+                refused = is_rate or id(variable) in self._undeclared
             if refused:
                 report_use(values, replica)
                 raise ValueError(self._advice(variable, readable))
@@ -216,6 +228,14 @@ class LayerState:
             if readable
             else "that cannot be looked into here (a TPU, or `run_eagerly=True`)"
         )
+        if not self._declares(variable):
+            return (
+                f"The step assigns {variable.path!r} of the model's optimizer a value, {why}, so "
+                "that each replica would have its own. Compute the value over all replicas: sums "
+                'by `tf.distribute.get_replica_context().all_reduce("sum", value)`; or assign it '
+                "in a hook, such as `on_train_batch_end`, from the logs of the whole batch. On one "
+                "replica nothing is needed."
+            )
         return (
             f"The variable {variable.path!r} of {self._owner_of(variable)} is assigned "
             f"a value in a step, {why}, and nothing says what becomes of the replicas' values. "

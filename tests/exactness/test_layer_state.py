@@ -215,6 +215,81 @@ def test_weights_that_a_step_updates_by_other_values_are_refused(tiny: Any) -> N
         kfit.Trainer(model, tiny.strategy(2)).fit(*data(8), verbose=0)
 
 
+class SetsItsOptimizer(keras.Model):
+    """Changes what its optimizer keeps, by the function `change`."""
+
+    change: Any
+
+    def train_step(self, batch: Any) -> dict[str, Any]:
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = ops.mean(ops.square(self(x) - y))
+        grads = tape.gradient(loss, self.trainable_variables)
+        type(self).change(self.optimizer, loss, x)
+        self.optimizer.apply(grads, self.trainable_variables)
+        return {"loss": loss}
+
+
+def sets(change: Any) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    x = layers.Input((4,))
+    kind = type("SetsItsOptimizer", (SetsItsOptimizer,), {"change": staticmethod(change)})
+    model = kind(x, layers.Dense(2)(x))
+    model.compile(keras.optimizers.SGD(0.1))
+    return model
+
+
+def rate_of_the_loss(optimizer: Any, loss: Any, x: Any) -> None:
+    optimizer.learning_rate.assign(0.1 / (1.0 + loss))
+
+
+def rate_of_the_loss_by_its_setter(optimizer: Any, loss: Any, x: Any) -> None:
+    optimizer.learning_rate = 0.1 / (1.0 + loss)
+
+
+def counts_examples(optimizer: Any, loss: Any, x: Any) -> None:
+    optimizer.iterations.assign_add(tf.shape(x)[0])
+
+
+def rate_of_the_steps(optimizer: Any, loss: Any, x: Any) -> None:
+    optimizer.learning_rate.assign(0.1 / (1.0 + tf.cast(optimizer.iterations, "float32")))
+
+
+def rate_of_the_whole_loss(optimizer: Any, loss: Any, x: Any) -> None:
+    replicas = tf.distribute.get_replica_context()
+    number = tf.cast(tf.shape(x)[0], "float32")
+    total, count = replicas.all_reduce("sum", [loss * number, number])
+    optimizer.learning_rate.assign(0.1 / (1.0 + total / count))
+
+
+@pytest.mark.parametrize("change", [rate_of_the_steps, rate_of_the_whole_loss])
+def test_a_rate_that_is_equal_on_all_replicas_is_that_of_one_device(tiny: Any, change: Any) -> None:
+    (x, y), (one, two) = data(17), (sets(change), sets(change))
+    one.fit(x, y, batch_size=7, shuffle=False, verbose=0)
+    kfit.Trainer(two, tiny.strategy(2)).fit(x, y, batch_size=7, shuffle=False, verbose=0)
+    assert tiny.distance(one, two) < 1e-5
+    assert float(two.optimizer.learning_rate) == pytest.approx(float(one.optimizer.learning_rate))
+
+
+@pytest.mark.parametrize(
+    "change", [rate_of_the_loss, rate_of_the_loss_by_its_setter, counts_examples]
+)
+def test_what_a_replica_alone_sets_of_an_optimizer_is_refused(tiny: Any, change: Any) -> None:
+    """Keras, and not the program, declares `aggregation="only_first_replica"` for them."""
+    name = "iteration" if change is counts_examples else "learning_rate"
+    with pytest.raises(
+        ValueError, match=rf"'sgd(_\d+)?/{name}' of the model's optimizer .*in a hook"
+    ):
+        kfit.Trainer(sets(change), tiny.strategy(2)).fit(*data(8), verbose=0)
+
+
+def test_without_a_graph_any_rate_that_a_step_sets_is_refused(tiny: Any) -> None:
+    model = sets(rate_of_the_steps)
+    model.run_eagerly = True
+    with pytest.raises(ValueError, match=r"learning_rate' .*that cannot be looked into here"):
+        kfit.Trainer(model, tiny.strategy(2)).fit(*data(8), verbose=0)
+
+
 class KeepsOutsideOfKeras(layers.Layer):
     def __init__(self) -> None:
         super().__init__()
