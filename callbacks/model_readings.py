@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from kfit.distribute.strategy import Strategy
-from kfit.distribute.variable_values import get_values
+from kfit.distribute.variable_values import get_values, value_here
 
 
 def weights_by_path(model: keras.Model, strategy: Strategy | None) -> dict[str, np.ndarray]:
@@ -63,4 +63,6 @@ def steps_taken(optimizer: Any) -> int:
 
 
 def _rate(optimizer: Any) -> float:
-    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    rate = optimizer.learning_rate
+    is_kept = isinstance(rate, keras.Variable)  # a schedule computes it
+    return float(value_here(rate) if is_kept else keras.ops.convert_to_numpy(rate))

@@ -52,7 +52,7 @@ def test_a_hook_that_fails_before_the_others_evaluate_in_it(tmp_path: Path, how:
     # Shown when it was raised, and not again when it ended the process.
     assert done.stderr.count(f"[worker 1] {error}") == 1
     assert (
-        "[worker 1] kfit: this task has failed, and ends as soon as the other tasks know:"
+        "[worker 1] kfit: a callback has failed; this call ends when the other tasks know:"
         in done.stderr
     )
     if how == "trainer":

@@ -32,6 +32,16 @@ def is_per_replica(variable: Variable) -> bool:
     return isinstance(variable, keras.Variable) and variable.synchronization == "on_read"
 
 
+def value_here(variable: Variable) -> np.ndarray:
+    """Returns the value that a variable has on this task; of one for each replica, their total.
+
+    `keras.ops.convert_to_numpy` converts a variable on several devices in a way that NumPy 2 warns
+    of, which ends a program that turns warnings into errors.
+    """
+    inside = tf_variable(variable) if isinstance(variable, keras.Variable) else variable
+    return np.asarray(_read(inside).numpy())
+
+
 def get_values(variables: Sequence[Variable], strategy: Strategy) -> list[Any]:
     """Reads the values of variables, for example for a snapshot of a training.
 

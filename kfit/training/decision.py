@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from kfit.checkpoint.callback_attributes import is_of_library
-from kfit.distribute.variable_values import is_per_replica
+from kfit.distribute.variable_values import is_per_replica, value_here
 from kfit.exactness.row_states import states_of_rows
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.optimizers import learning_rate_variable
@@ -157,7 +157,7 @@ def _rate_on_this_task(call: Call, hooks: BatchHooks) -> float:
     variable = learning_rate_variable(getattr(call.model, "optimizer", None))
     if hooks.mode != "train" or variable is None or call.strategy.host_collectives.is_alone:
         return 0.0
-    return float(keras.ops.convert_to_numpy(variable))
+    return float(value_here(variable))
 
 
 def _weights_to_compare(model: keras.Model) -> list[keras.Variable]:
@@ -169,7 +169,7 @@ def _weights_to_compare(model: keras.Model) -> list[keras.Variable]:
 def _sum_of_squares(variable: keras.Variable) -> float:
     """Returns the sum of the squares of the values that a variable has on this task."""
     total = 0.0
-    values = keras.ops.convert_to_numpy(variable).ravel()
+    values = value_here(variable).ravel()
     for first in range(0, values.size, _AT_ONCE):
         part = values[first : first + _AT_ONCE].astype("float64")
         total += float(part @ part)

@@ -35,6 +35,7 @@ from kfit.cluster.printable import printable
 from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.same_model import require_same_variables
 from kfit.distribute.strategy import Strategy
+from kfit.distribute.variable_values import value_here
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat import Phase
 from kfit.inputs import Batches
@@ -676,7 +677,7 @@ def _learning_rates(model: keras.Model) -> list[tuple[Any, float]]:
     Used to keep these rates when a snapshot with different learning rates is restored.
     """
     return [
-        (optimizer, float(optimizer.learning_rate.numpy()))
+        (optimizer, float(value_here(optimizer.learning_rate)))
         for optimizer in owned_optimizers(model)
         if any(variable is optimizer.learning_rate for variable in optimizer.variables)
     ]
@@ -689,7 +690,7 @@ def _copied(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_copied(part) for part in value]
     if isinstance(value, keras.Variable | tf.Variable):
-        return np.array(keras.ops.convert_to_numpy(value))
+        return value_here(value).copy()
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

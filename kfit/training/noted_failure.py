@@ -85,7 +85,7 @@ class NotedFailure:
         line = self._heartbeat.in_short(error, shown)
         if line is None:
             text = "".join(traceback.format_exception(type(error), error, shown)).rstrip()
-            line = f"kfit: this task has failed, and ends as soon as the other tasks know:\n{text}"
+            line = f"kfit: a callback has failed; this call ends when the other tasks know:\n{text}"
         if line:
             print(line, file=sys.stderr, flush=True)
         say_nothing_of(error)

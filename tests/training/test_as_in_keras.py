@@ -300,3 +300,33 @@ def test_a_model_without_a_call_whose_layers_cannot_be_built(tiny: Any) -> None:
     for replicas in (2, 1):
         kfit.Trainer(model, tiny.strategy(replicas)).fit(*data, verbose=0)
     assert len(model.trainable_variables) == 2
+
+
+class Lookahead(keras.optimizers.SGD):
+    """Moves slow weights, which begin as the weights, towards the fast ones."""
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self.slow = [self.add_variable_from_reference(v, "slow") for v in variables]
+        for slow, variable in zip(self.slow, variables, strict=True):
+            slow.assign(variable)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        super().update_step(gradient, variable, learning_rate)
+        slow = self.slow[self._get_variable_index(variable)]
+        self.assign(slow, 0.5 * slow + 0.5 * variable)
+        self.assign(variable, slow)
+
+
+@pytest.mark.parametrize("replicas", only([2], [1, 2]))
+def test_slots_begin_with_the_weights_that_a_build_assigns(tiny: Any, replicas: int) -> None:
+    """Keras loses them in the graph that it throws away, if nobody calls `build` before `fit`."""
+    one, two = (tiny.model(optimizer=Lookahead(0.1)) for _ in range(2))
+    x, y = tiny.data(16)
+    one.optimizer.build(one.trainable_variables)
+    one.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    strategy = tiny.strategy(replicas) if replicas > 1 else "one_device"
+    kfit.fit(two, x, y, batch_size=8, shuffle=False, verbose=0, strategy=strategy)
+    assert tiny.distance(one, two) < 1e-5

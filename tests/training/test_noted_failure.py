@@ -46,7 +46,7 @@ def test_the_first_error_is_shown_at_once_and_kept(capsys: pytest.CaptureFixture
     failure.note(first)
     failure.note(raised(OSError("later")))
     said = capsys.readouterr().err
-    assert said.startswith("kfit: this task has failed")
+    assert said.startswith("kfit: a callback has failed; this call ends")
     assert "Traceback" in said
     assert said.endswith("ValueError: bug\n")
     assert failure.error is first
