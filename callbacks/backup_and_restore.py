@@ -269,8 +269,8 @@ class BackupAndRestore(TrainingCallback):
         if self.training.is_chief:
             warn_user(
                 f"The {nth(number)} `fit` of this program was finished by an earlier run, and "
-                f"{self.backup_dir} no longer holds its final snapshot "
-                f"(`keep_finished={self.keep_finished}`). It takes no step, and until a later "
+                f"{self.backup_dir} does not hold its final snapshot "
+                f"(`keep_finished={self.keep_finished}`; weights with NaN are not saved). It takes no step, and until a later "
                 "`fit` whose final snapshot is kept the model stays as it is"
                 + (f" after the {nth(snapshot.about['fit'])} `fit`." if fits else ".")
             )

@@ -375,7 +375,7 @@ def test_of_a_fit_whose_end_is_not_kept_the_model_is_that_of_a_later_one(tmp_pat
 
     untouched = lived(program, tmp_path / "untouched")
     first = lived(program, tmp_path, 27)
-    with pytest.warns(UserWarning, match="no longer holds its final snapshot"):
+    with pytest.warns(UserWarning, match="does not hold its final snapshot"):
         second = lived(program, tmp_path)
     assert first.steps + second.steps <= untouched.steps + 2
     # What is evaluated after it is another model; its History is its own.
