@@ -270,9 +270,9 @@ class BackupAndRestore(TrainingCallback):
             warn_user(
                 f"The {nth(number)} `fit` of this program was finished by an earlier run, and "
                 f"{self.backup_dir} does not hold its final snapshot "
-                f"(`keep_finished={self.keep_finished}`; weights with NaN are not saved). It takes no step, and until a later "
-                "`fit` whose final snapshot is kept the model stays as it is"
-                + (f" after the {nth(snapshot.about['fit'])} `fit`." if fits else ".")
+                f"(`keep_finished={self.keep_finished}`; weights with NaN are not saved). It takes "
+                "no step, and until a later `fit` whose final snapshot is kept the model stays as "
+                "it is" + (f" after the {nth(snapshot.about['fit'])} `fit`." if fits else ".")
             )
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:

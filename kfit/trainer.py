@@ -72,6 +72,7 @@ from kfit.training.same_data import BatchComparison, batches_of_all
 from kfit.training.save_points import PeerFailedError
 from kfit.training.shown_elsewhere import progress_shown_elsewhere
 from kfit.training.turns import Purpose
+from kfit.training.unsynchronized import tell_of_unsynchronized
 from kfit.training.validation import ValidationData
 from kfit.verification.report import Verification
 from kfit.verification.runs import Way
@@ -813,6 +814,8 @@ class Trainer:
         account.has_parts, account.in_memory = batches.has_parts, batches.in_memory
         account.profiles = profile
         account.shows = verbose != 0 and self.is_chief
+        if account.shows:
+            tell_of_unsynchronized(self._model, self._strategy)
 
     def _measure_parts(self, account: Account, batches: Batches) -> None:
         """Measures the parts of a step after the last step of a `fit` with `profile=True`.
