@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.chosen_rows import is_chosen_by_place
-from kfit.exactness.code_of_steps import is_of_step
+from kfit.exactness.code_of_steps import is_of_batch_normalization, is_of_step
 from kfit.exactness.loops import combines_inside
 from kfit.exactness.one_example import takes_one_example
 from kfit.exactness.origins import Origins, inputs_of
@@ -93,13 +93,19 @@ def combines_examples(value: Any, replica: Replica, *, are_weighted: bool = Fals
 def _combines(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], bool]) -> bool:
     """Returns whether the operation that makes a tensor combines examples with each other.
 
-    Only this one operation is judged, and not the operations that make its inputs.
+    Only this one operation is judged, and not the operations that make its inputs. What Keras'
+    BatchNormalization computes does not count, wherever the layer is called: it is documented to
+    normalize by the statistics of the batch, and `synchronized=True` takes those of all replicas.
 
     Args:
         tensor: A tensor of the replica's step, or of a loop or a branch in it.
         origins: The record of which tensors kfit has marked, such as the examples.
         are_used: A function that returns whether a tensor is computed from examples' values.
     """
+    return _puts_across(tensor, origins, are_used) and not is_of_batch_normalization(tensor.op)
+
+
+def _puts_across(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], bool]) -> bool:
     op = tensor.op
     if op.type in LOOPS | BRANCHES or (op.type in CALLS and is_of_step(op)):
         return combines_inside(

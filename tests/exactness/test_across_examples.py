@@ -284,6 +284,25 @@ def test_a_step_that_does_not(tiny: Any, name: str) -> None:
     assert warned_of_step(DO_NOT_FIRST[name], tiny.strategy(2)) == []
 
 
+@pytest.mark.parametrize(
+    ("mixes", "is_told"), [(False, False), pytest.param(True, True, marks=pytest.mark.long)]
+)
+def test_predictions_that_keras_has_normalized(tiny: Any, mixes: bool, is_told: bool) -> None:
+    """The last product is that before the normalization, so all of the layer is examined."""
+
+    class Normalizes(keras.Sequential):
+        def predict_step(self, data: Any) -> Any:
+            rows = self(data, training=True)
+            return rows - ops.roll(rows, 1, axis=0) if mixes else rows
+
+    net = [keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.ReLU()]
+    model = Normalizes([keras.Input((4,)), *net])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        kfit.Trainer(model, tiny.strategy(2)).predict(np.ones((8, 4), "float32"), verbose=0)
+    assert any("combines the examples" in text for text in map(_text, said)) == is_told
+
+
 class OfPairs(keras.regularizers.Regularizer):
     """Multiplies the examples with each other."""
 

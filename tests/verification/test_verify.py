@@ -251,6 +251,13 @@ def test_an_own_train_step_is_named(tiny: Any) -> None:
 
 
 @pytest.mark.long
+def test_normalization_in_an_own_step_is_named_and_not_warned_of(tiny: Any, recwarn: Any) -> None:
+    found = verified(model(L.BatchNormalization(name="norm"), cls=ReturnsMore), tiny)
+    assert [c.name for c in found.causes] == ["norm"]
+    assert not [each for each in recwarn if "combines the examples" in str(each.message)]
+
+
+@pytest.mark.long
 def test_a_step_that_returns_more_than_numbers_is_equal(tiny: Any) -> None:
     found = verified(model(cls=ReturnsMore), tiny)
     assert found.verdict == "equal"
