@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from kfit.heartbeat import Phase, Pulse
 
-# Seconds in one phase after which it is worth a line.
-_LONG = 1.0
 _WAITING = (Phase.PEERS, Phase.JOINING, Phase.WORKERS)
 
 
-def activity(names: Sequence[str], pulses: Mapping[str, Pulse], now: float, started: float) -> str:
+def activity(
+    names: Sequence[str],
+    pulses: Mapping[str, Pulse],
+    now: float,
+    started: float,
+    least: float = 1.0,
+) -> str:
     """Returns what the first task has been doing for some time, and for whom it waits.
 
     Args:
@@ -19,6 +23,7 @@ def activity(names: Sequence[str], pulses: Mapping[str, Pulse], now: float, star
         pulses: What each running task has last reported, by its name.
         now: The time, as of `time.monotonic()`.
         started: When the tasks were started.
+        least: Seconds of the same state after which it is worth a line.
 
     Returns:
         Words such as "worker 0 is tracing or compiling a step (12 s)". They are empty if the task
@@ -29,11 +34,12 @@ def activity(names: Sequence[str], pulses: Mapping[str, Pulse], now: float, star
         return ""
     name, pulse = running[0], pulses[running[0]]
     if not pulse.pid:
-        return f"{name} is starting ({now - started:.0f} s)"
+        seconds = now - started
+        return f"{name} is starting ({seconds:.0f} s)" if seconds >= least else ""
     if not pulse.in_call:
         return ""
     seconds = now - max(pulse.time, pulse.meeting_since or 0.0)
-    if seconds < _LONG:
+    if seconds < least:
         return ""
     text = f"{name} is {pulse.doing} ({seconds:.0f} s)"
     busy = [other for other in running[1:] if not _waits(pulses[other])]

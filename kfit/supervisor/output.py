@@ -3,8 +3,8 @@
 A progress bar rewrites its line by carriage returns or backspaces. The lines of other tasks are
 printed in between, so the bar is shown as one live line at the bottom of the terminal, and printed
 when it has ended. While it stands still, the live line says what the task is doing. Where there is
-no terminal, the state of a bar is printed every few seconds. A notebook, which may be stored, gets
-whole lines as well, also of what the task is doing.
+no terminal, the state of a bar is printed every few seconds, and what the task is doing if nothing
+was printed for some seconds. A notebook, which may be stored, gets whole lines as well.
 
 Whoever prints waits while nobody reads the output, as in `kfit run ... | less`. So the tasks wait,
 too. But the supervisor must still act on signals and failures. A thread of its own therefore writes
@@ -31,6 +31,8 @@ from kfit.supervisor.status_lines import StatusLines
 
 # Seconds without output after which the live line says what the tasks are doing.
 _QUIET = 1.0
+# The same where there is no terminal: whoever reads a file or a pipe later wants few lines.
+_QUIET_FILE = 10.0
 # Seconds for which `kfit run` waits until what it says is written, if the output is read.
 _PATIENCE = 0.5
 # Seconds between two looks whether the output is read again.
@@ -75,8 +77,10 @@ class Output:
         self._speaker: threading.Thread | None = None
         self._live = LiveLine(*((self.stdout, self.stderr) if is_live else ()))
         self._lines: StatusLines | None = None
-        if is_live and in_notebook(stdout):
-            self._lines = StatusLines(lambda text: self._write_now(self.stdout, f"kfit: {text}\n"))
+        self._is_notebook = in_notebook(stdout)
+        if is_live and self._live.stream is None:
+            to = self.stdout if self._is_notebook else self.stderr
+            self._lines = StatusLines(lambda text: self._write_now(to, f"kfit: {text}\n"))
         self._open_lines: dict[int, str] = {}
         self._status = ""
         self._changed_at = time.monotonic()
@@ -87,9 +91,16 @@ class Output:
         return self._live.stream is not None
 
     @property
+    def status_after(self) -> float | None:
+        """Seconds of the same state after which `status` is worth a call; None if it never is."""
+        if not self.has_live_line and self._lines is None:
+            return None
+        return _QUIET if self.has_live_line or self._is_notebook else _QUIET_FILE
+
+    @property
     def columns(self) -> int:
         """How many columns a line of stdout may have; 0 if no terminal or notebook shows it."""
-        if self._lines is not None:
+        if self._is_notebook and self._lines is not None:
             return columns_of(self.stdout)
         return self._live.columns if self._live.stream is self.stdout else 0
 
@@ -134,17 +145,16 @@ class Output:
             self._refresh()
 
     def status(self, text: str) -> None:
-        """Says what the tasks are doing, if there was no output for a second.
+        """Says what the tasks are doing, if there was no output for `status_after` seconds.
 
-        A terminal shows it in the live line, and a notebook in few lines of their own.
+        A terminal shows it in the live line, and others get few lines of their own.
 
         Nothing is done if the terminal is not read now, or if another thread is just writing.
 
         Args:
             text: What the tasks are doing; empty if it is not worth a line.
         """
-        is_shown = self.has_live_line or self._lines is not None
-        if is_shown and not self.is_blocked() and not self._lock.locked():
+        if self.status_after is not None and not self.is_blocked() and not self._lock.locked():
             self._do(partial(self._show_status, text))
 
     def close(self, seconds: float = 0.0) -> None:
@@ -251,6 +261,7 @@ class Output:
         is_seen = bool(columns_of(stream))
         if is_seen:
             self._live.clear()
+        if is_seen or not self.has_live_line:
             self._changed_at = time.monotonic()
         self._write_now(stream, text)
         if is_seen and text.endswith("\n"):
@@ -261,7 +272,8 @@ class Output:
             write_at_once(stream, text)
 
     def _show_status(self, text: str) -> None:
-        is_quiet = time.monotonic() - self._changed_at >= _QUIET
+        least = self.status_after
+        is_quiet = least is not None and time.monotonic() - self._changed_at >= least
         if self._lines is not None:
             self._lines.say(text if is_quiet else "")
             return

@@ -12,10 +12,10 @@ _INTERVAL = 10.0
 
 
 class StatusLines:
-    """Lines that say what the tasks are doing in a notebook.
+    """Lines that say what the tasks are doing in a notebook, a file or a pipe.
 
-    A notebook that is stored or converted shows each state of a rewritten line as a line of its
-    own. So there are few states here, each of them a whole line.
+    Such a place, if it is stored or converted, shows each state of a rewritten line as a line of
+    its own. So there are few states here, each of them a whole line.
 
     Args:
         write: A function that writes one line.

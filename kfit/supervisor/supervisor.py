@@ -292,11 +292,12 @@ class Supervisor:
         return hang
 
     def _show_activity(self) -> None:
-        """Shows in the live line what the tasks are doing, if they have been quiet for a moment."""
-        if self._generation is None or not self._output.has_live_line:
+        """Shows what the tasks are doing, if they have been quiet for a moment."""
+        least = self._output.status_after
+        if self._generation is None or least is None:
             return
-        names, pulses = self._generation.names, self._generation.pulses()
-        self._output.status(activity(names, pulses, self._events.now(), self._started_at))
+        names, pulses, now = self._generation.names, self._generation.pulses(), self._events.now()
+        self._output.status(activity(names, pulses, now, self._started_at, least))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,14 @@ def test_a_task_that_starts() -> None:
     assert said(worker_0=Pulse()) == "worker 0 is starting (30 s)"
 
 
+def test_only_a_long_state_is_said_where_each_is_a_line() -> None:
+    for pulses in ({"worker 0": Pulse()}, {"worker 0": pulse(Phase.TRACING)}):
+        said = [
+            bool(activity(NAMES, pulses, now=now, started=90.0, least=10.0)) for now in (99, 100)
+        ]
+        assert said == [False, True]
+
+
 def test_a_long_phase() -> None:
     found = said(worker_0=pulse(Phase.TRACING), worker_1=pulse(Phase.TRACING))
     assert found == "worker 0 is tracing or compiling a step (10 s)"

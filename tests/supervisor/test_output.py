@@ -215,3 +215,22 @@ def test_a_notebook_gets_whole_lines_only(monkeypatch: pytest.MonkeyPatch) -> No
     shared.write(cell, "message")
     shared.close()
     assert cell.getvalue() == "kfit: worker 0 is starting (1 s)\nmessage\n"
+
+
+def test_a_file_gets_a_line_once_nothing_was_printed_for_some_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    out, err = io.StringIO(), io.StringIO()
+    shared = Output(out, err)
+    assert not shared.has_live_line
+    for now[0] in range(0, 23, 3):
+        shared.status(f"worker 0 is starting ({now[0]} s)")
+        if now[0] == 15:
+            shared.write(out, "message")
+    assert (err.getvalue(), out.getvalue()) == ("kfit: worker 0 is starting (12 s)\n", "message\n")
+    now[0] = 26
+    shared.status("worker 0 is starting (26 s)")
+    assert len(err.getvalue().splitlines()) == 2
+    assert Output(out, err, is_live=False).status_after is None

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from kfit.supervisor import output as output_module
 from kfit.supervisor import process_group as generation_module
 from kfit.supervisor.policy import SupervisorPolicy
 from kfit.supervisor.process_group import TaskCommand, TaskExit
@@ -72,6 +73,21 @@ def test_all_succeed() -> None:
     assert code == 0
     assert sorted(out.splitlines()) == ["[worker 0] fine", "[worker 1] fine"]
     assert err == ""
+
+
+@pytest.mark.parametrize("module", ["io", "ipykernel.iostream"])
+def test_where_there_is_no_terminal_a_long_start_is_told(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    for name in ("_QUIET", "_QUIET_FILE"):
+        monkeypatch.setattr(output_module, name, 0.2)
+    streams = type("Stream", (io.StringIO,), {"__module__": module})
+    stdout, stderr = streams(), streams()
+    sleeper = task("worker 0", "import time; time.sleep(3)")
+    assert Supervisor(lambda: [sleeper], stdout=stdout, stderr=stderr).run() == 0
+    told, other = (stderr, stdout) if module == "io" else (stdout, stderr)
+    assert re.fullmatch(r"kfit: worker 0 is starting \([12] s\)\n", told.getvalue())
+    assert other.getvalue() == ""
 
 
 def test_start_up_messages_of_tensorflow_are_left_out_unless_all_are_wanted() -> None:
