@@ -528,8 +528,17 @@ class BackupAndRestore(TrainingCallback):
                 f"{epochs}"
             )
             assert self._lock is not None
-            if any(mark.fit > self._fit for mark in self._lock.fits):
-                return f"nothing to do: {done}. A later `fit` of the program goes on"
+            if later := [mark for mark in self._lock.fits if mark.fit > self._fit]:
+                interrupted = next((nth(mark.fit) for mark in later if mark.ended is None), None)
+                going_on = (
+                    f"The {interrupted} `fit` was interrupted: run that one to go on"
+                    if interrupted
+                    else "Later ones were begun, too"
+                )
+                return (
+                    f"nothing to do: {done}, and the model gets its weights. {going_on}. To train "
+                    "anew from the start, delete the directory"
+                )
             return (
                 f"nothing to do: {done}. To go on, raise `epochs`; to train anew, delete the "
                 "directory"

@@ -395,8 +395,16 @@ def test_a_fit_that_was_finished_before_the_interrupted_one_needs_no_advice(
     lived(program, tmp_path, STEPS + 2)
     lived(program, tmp_path)
     said = capsys.readouterr().out
-    assert f"(step {STEPS}). A later `fit` of the program goes on\n" in said
+    assert (
+        f"(step {STEPS}), and the model gets its weights. The second `fit` was interrupted: run "
+        "that one to go on. To train anew from the start, delete the directory\n"
+    ) in said
     assert "raise `epochs`" not in said
+    # All are finished now, and the last one may go on.
+    lived(program, tmp_path)
+    said = capsys.readouterr().out
+    assert "gets its weights. Later ones were begun, too. To train anew from the start" in said
+    assert said.count("raise `epochs`") == 1
 
 
 def test_the_end_of_a_fit_is_said_and_more_epochs_go_on_from_it(
