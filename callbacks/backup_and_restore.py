@@ -278,6 +278,7 @@ class BackupAndRestore(TrainingCallback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Records the present step and time, from which the next save is counted."""
         super().on_train_begin(logs)
+        self.training.account.saves_as_allowed = self.save_freq == "auto"
         self._mark_saved()
         self._saved = None
 

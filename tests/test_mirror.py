@@ -84,7 +84,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/plots/shown_figure.py": "plots/test_plot_history.py: _repr_png_",
     "kfit/remote/launch_error.py": "remote/test_launch.py: LaunchError",
     "kfit/remote/ray_actor.py": "remote/test_ray_backend.py: agent",
-    "kfit/report/advice.py": "report/test_account.py: Training waits for data",
     "kfit/report/figures.py": "report/test_account.py: seconds_of_training",
     "kfit/report/lost_steps.py": "report/test_account.py: KFIT_GENERATION",
     "kfit/report/one_batch.py": "report/test_step_parts.py",

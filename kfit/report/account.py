@@ -70,6 +70,7 @@ class Account:
         num_tasks: The number of tasks.
         expected_examples: The number of examples of all epochs; None if it is not known.
         in_memory: Whether the data is arrays in memory.
+        saves_as_allowed: Whether snapshots are saved as often as a share of the time allows.
         watching: The callbacks, by class, for which each step is a graph call of its own.
         step_parts: The seconds of the parts of one step, if they were measured.
         has_parts: Whether each task reads its own part of the data.
@@ -84,6 +85,7 @@ class Account:
         self.watching: tuple[str, ...] = ()
         self.step_parts: dict[str, float] = {}
         self.has_parts = self.in_memory = self.shows = self.profiles = False
+        self.saves_as_allowed = False
         self._id = uuid.uuid4().hex
         self._clock = clock_of_thread()
         self._ledger = [0] * SIZE
@@ -273,6 +275,7 @@ class Account:
             snapshot_bytes=sum(size for size, _ in saved),
             snapshot_seconds=sum(each for _, each in saved),
             snapshot_wait=self._waited,
+            saves_as_allowed=self.saves_as_allowed,
             in_memory=self.in_memory,
             single_steps=self.watching,
             step_parts=dict(self.step_parts),

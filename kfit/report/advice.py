@@ -12,6 +12,8 @@ _SHORT_STEP = 0.001
 """Seconds below which one step is short: a large part of it is overhead of TensorFlow."""
 _FEW_STEPS = 100
 """The number of steps below which the times of the steps say little."""
+_FEW_SAVES = 2
+"""The number of snapshots up to which saving them less often would save little."""
 _OF = "of the time without building and tracing"
 """What the shares of advice are of; those of the table are of the whole time."""
 
@@ -82,7 +84,9 @@ def _on_callbacks(report: Figures) -> str:
 
 def _on_saving(report: Figures) -> str:
     share = _share(report, "saving")
-    if share < _LARGE / 2:
+    # The last state is always saved, so that few saves are a matter of a short training.
+    are_few = 0 < report.snapshots <= _FEW_SAVES
+    if share < _LARGE / 2 or report.saves_as_allowed or are_few:
         return ""
     return (
         f"Training waits for saves {100 * share:.0f} % {_OF}: save less often "

@@ -70,6 +70,8 @@ class Figures:
         snapshot_bytes: The size of these snapshots in bytes.
         snapshot_seconds: The seconds of writing them, in the background.
         snapshot_wait: The seconds that training waited for them.
+        saves_as_allowed: Whether snapshots are saved as often as a share of the time allows
+            (`save_freq="auto"`).
         in_memory: Whether the data is arrays in memory, so that waiting for it is no sign of a slow
             input pipeline.
         single_steps: The callbacks, by class, for which each step was a graph call of its own.
@@ -100,6 +102,7 @@ class Figures:
     snapshot_bytes: int
     snapshot_seconds: float
     snapshot_wait: float
+    saves_as_allowed: bool = False
     in_memory: bool = False
     single_steps: tuple[str, ...] = ()
     step_parts: dict[str, float] = field(default_factory=dict)
