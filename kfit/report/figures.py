@@ -38,10 +38,11 @@ class Figures:
             - "steps": steps run, with the exchange of gradients between tasks;
             - "exchange": the task waits for other tasks between two steps;
             - "validation": everything that validations take;
-            - "saving": callbacks save the training; the time that training waits for them;
+            - "saving": callbacks save the training; the time that training waits for them, and for
+              the state that is kept at the end of each epoch to be saved if training stops there;
             - "callbacks": hooks of callbacks run, the progress bar's among them;
             - "resuming": a snapshot is looked for and restored, and data is skipped;
-            - "rest": kfit's own code.
+            - "rest": kfit's own code between the others.
         seconds: The seconds since `fit` was called, or that it has taken.
         hooks: The seconds in each hook of callbacks, by name; they are the phase "callbacks".
         steps: The number of steps that this call of `fit` has taken.

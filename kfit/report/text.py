@@ -38,7 +38,10 @@ class Part(NamedTuple):
 
 
 def line(report: Figures) -> str:
-    """Returns one line with the steps, the time and the largest phases of a `fit`."""
+    """Returns one line with the steps, the time and the largest phases of a `fit`.
+
+    Its "rest" is that of the table, with the phases that are too small to be named.
+    """
     speed = report.examples_per_second
     rate = "" if speed is None else f" ({_number(speed)} examples/s since the first step)"
     begin = f"kfit: {_count(report.steps, 'step')} in {_seconds(report.seconds)}{rate}"
@@ -49,7 +52,7 @@ def line(report: Figures) -> str:
     }
     shares = sorted(named.items(), key=lambda item: -item[1])
     percents = [(name, round(100 * share)) for name, share in shares]
-    percents.append(("other", max(0, 100 - sum(percent for _, percent in percents))))
+    percents.append(("rest", max(0, 100 - sum(percent for _, percent in percents))))
     return f"{begin}: " + ", ".join(f"{name} {percent} %" for name, percent in percents)
 
 

@@ -334,7 +334,8 @@ class FitState:
             The snapshot.
         """
         self.logs = logs
-        self._frozen = self.snapshot()
+        with self.call.heartbeat.phase(Phase.WORK, counted=Phase.SAVING):
+            self._frozen = self.snapshot()
         try:
             yield self._frozen
         finally:

@@ -251,7 +251,7 @@ def test_a_fit_of_some_seconds_prints_a_line(tiny: Any, capfd: Any, monkeypatch:
     lines = capfd.readouterr().out.splitlines()
     assert lines[-1].startswith("kfit: 5 steps in ")
     assert " examples/s since the first step): " in lines[-1]
-    assert re.search(r", other \d+ %$", lines[-1])
+    assert re.search(r", rest \d+ %$", lines[-1])
     trainer.fit(x, y, 10, verbose=0)
     assert capfd.readouterr().out == ""
 

@@ -1,6 +1,7 @@
 """What a report advises, by its figures alone."""
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,16 @@ import pytest
 import kfit
 from kfit.report.account import Account
 from kfit.report.report import Report
+from kfit.training.fit_state import FitState
 
 
 def report(**figures: Any) -> Report:
     """The report of ten seconds in which half of the time was saving."""
     empty = Account().report()
     phases = {**empty.phases, "steps": 5.0, "saving": 5.0}
-    return dataclasses.replace(empty, **{"phases": phases, "seconds": 10.0, **figures})
+    return dataclasses.replace(
+        empty, **{"phases": phases, "seconds": 10.0, "snapshot_wait": 5.0, **figures}
+    )
 
 
 @pytest.mark.parametrize(
@@ -24,6 +28,7 @@ def report(**figures: Any) -> Report:
         ({"snapshots": 3}, True),
         ({"snapshots": 0}, True),  # another callback saves
         ({"snapshots": 2}, False),
+        ({"snapshots": 30, "snapshot_wait": 0.1}, False),  # the ends of epochs take the time
         ({"snapshots": 30, "saves_as_allowed": True}, False),
     ],
 )
@@ -32,6 +37,22 @@ def test_saving_less_often_is_advised_where_it_helps(
 ) -> None:
     told = report(**figures).advice
     assert any("save less often" in each for each in told) == is_advised
+
+
+def test_the_state_that_is_kept_at_the_end_of_an_epoch_counts_as_saving(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = FitState._taken
+
+    def slow(self: Any) -> Any:
+        time.sleep(0.1)
+        return taken(self)
+
+    monkeypatch.setattr(FitState, "_taken", slow)
+    trainer = kfit.Trainer(tiny.model(), strategy="one_device")
+    backup = kfit.callbacks.BackupAndRestore(tmp_path, save_freq="auto")
+    trainer.fit(*tiny.data(20), 10, epochs=4, verbose=0, callbacks=[backup])
+    assert trainer.report().phases["saving"] >= 0.4
 
 
 @pytest.mark.parametrize("save_freq", ["auto", 2])
