@@ -44,7 +44,8 @@ def line(report: Figures) -> str:
     """
     speed = report.examples_per_second
     rate = "" if speed is None else f" ({_number(speed)} examples/s since the first step)"
-    begin = f"kfit: {_count(report.steps, 'step')} in {_seconds(report.seconds)}{rate}"
+    on = f" on {report.num_replicas:,} replicas" if report.num_replicas > 1 else ""
+    begin = f"kfit: {_count(report.steps, 'step')} in {_seconds(report.seconds)}{on}{rate}"
     named = {
         name: seconds / report.seconds
         for name, seconds in _phases(report).items()

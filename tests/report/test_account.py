@@ -267,6 +267,8 @@ def test_steps_of_the_call_that_was_traced_have_no_rate(tiny: Any) -> None:
     assert report.examples_per_second is report.examples_per_second_per_replica is None
     assert "examples/s" not in f"{report.line}{report}"
     assert dataclasses.replace(report, steps=1).line.startswith("kfit: 1 step in ")
+    assert " on " not in report.line
+    assert "s on 2 replicas: " in dataclasses.replace(report, num_replicas=2).line
     trainer.fit(x, y[:, None], 10, verbose=0)  # the same graph
     report = trainer.report()
     assert report.examples_in_tracing == 0
