@@ -217,9 +217,12 @@ def _not_arrays(x: Any, y: Any, sample_weight: Any) -> ValueError:
         for leaf in keras.tree.flatten(part)
         if not is_array(leaf) or (name == "x" and part is None)
     )
+    part, must = parts[name], f"`{name}` must be an array, or a structure of arrays"
+    if isinstance(part, list) and isinstance(part[0], (list, tuple)):
+        return ValueError(f"{must}. Received: a nested list; pass np.array({name})")
     return ValueError(
-        f"`{name}` must be an array, or a structure of arrays; a list of numbers becomes one by "
-        f"np.array({name}). Received: a {type(parts[name]).__name__} that holds {leaf!r}"
+        f"{must}; a list of numbers becomes one by np.array({name}). Received: a "
+        f"{type(part).__name__} that holds {leaf!r}"
     )
 
 

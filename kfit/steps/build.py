@@ -41,6 +41,7 @@ from kfit.internals.models import (
 )
 from kfit.internals.patching import patched
 from kfit.steps.late_restores import restored_afterwards
+from kfit.steps.swapped import differ, hint_of_swap
 
 _OF_LAYERS = re.compile("incompatible with the layer|has incompatible shape")
 _NO_RANK = re.compile("unknown rank|unknown TensorShape")
@@ -482,7 +483,8 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
         if shapes is not None:
             given, expected = shapes
             told = f" Each example has the shape {given}; the model was made for {expected}."
-            if _differ(given, expected):  # then Keras' words about a layer say no more
+            told += hint_of_swap(model, spec())
+            if differ(given, expected):  # then Keras' words about a layer say no more
                 raise ValueError(f"`{argument}` does not fit the model.{told}") from None
         raise ValueError(
             f"`{argument}` does not fit the model: {refusal.rstrip('.')}.{told}"
@@ -537,20 +539,13 @@ def _targets_and_output(
         return None
     if not isinstance(y, keras.KerasTensor) or not isinstance(output, keras.KerasTensor):
         return None
-    if not _differ(one, other):
+    if not differ(one, other):
         return None
     for pair in ((one, other), (other, one)):  # a loss may subtract either one
         found = zip(pair, (y.shape, output.shape), strict=True)
-        if not any(_differ(shape[1:], own[1:]) for shape, own in found):
+        if not any(differ(shape[1:], own[1:]) for shape, own in found):
             return pair
     return None
-
-
-def _differ(one: Shape, other: Shape) -> bool:
-    """Returns whether two shapes surely differ; None is a size that may be any."""
-    if len(one) != len(other):
-        return True
-    return any(None not in pair and pair[0] != pair[1] for pair in zip(one, other, strict=True))
 
 
 def _shapes(model: keras.Model, spec: Any) -> tuple[Shape, Shape] | None:

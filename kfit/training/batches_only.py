@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from kfit.exactness.own_code import overrides
+from kfit.steps.swapped import hint_of_swap
 from kfit.training.numbers_only import STEPS, inputs_of
 
 
@@ -38,5 +39,5 @@ def require_batches(model: keras.Model, spec: Any) -> None:
                 f"`{name}` holds single examples, where the model's input {declared.name!r} needs "
                 f"batches, of shape {tuple(declared.shape)}. Received: shape {example}. "
                 "Batch a tf.data.Dataset by `.batch(batch_size)`; make a batch of one example by "
-                f"`{name}[None]`."
+                f"`{name}[None]`.{hint_of_swap(model, spec)}"
             )

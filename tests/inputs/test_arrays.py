@@ -414,6 +414,8 @@ def test_lists_of_numbers_are_told_by_name(tiny: Any) -> None:
     }.items():
         with pytest.raises(ValueError, match=rf"`{name}` must be an array.*np\.array\({name}\)"):
             trainer.fit(*data[:2], sample_weight=data[2] if len(data) > 2 else None, verbose=0)
+    with pytest.raises(ValueError, match=r"Received: a nested list; pass np\.array\(x\)$"):
+        trainer.predict(x.tolist(), verbose=0)
 
 
 @pytest.mark.parametrize("way", only(["fed"], WAYS), indirect=True)
