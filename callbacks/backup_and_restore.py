@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import os
 import sys
 import time
@@ -434,9 +435,12 @@ class BackupAndRestore(TrainingCallback):
             at_exit.begin(self.backup_dir, self._lock)
             store.probe()
         except OSError as error:
+            number, reason = error.errno, error.strerror
+            if number == errno.ENOENT:  # so say /proc and others in which nothing can be made
+                number, reason = errno.EACCES, "it does not exist, and cannot be made"
             raise OSError(
-                error.errno,
-                f"`backup_dir` must be a directory that can be written to: {error.strerror}",
+                number,
+                f"`backup_dir` must be a directory that can be written to: {reason}",
                 self.backup_dir,
             ) from None  # it says the same
         self._store = store

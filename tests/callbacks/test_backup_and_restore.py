@@ -463,6 +463,12 @@ def test_a_directory_that_cannot_be_written_fails_before_training(
     assert alone.model.optimizer.iterations.numpy() == 0
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="of Linux")
+def test_a_directory_that_cannot_be_made_fails_before_training(alone: Any) -> None:
+    with pytest.raises(PermissionError, match="written to: it does not exist, and cannot be made"):
+        alone.run([BackupAndRestore("/proc/backup")])
+
+
 @pytest.mark.parametrize("made", [True, False], ids=["made", "to_be_made"])
 def test_a_directory_of_another_user_fails_before_training(
     alone: Any, tmp_path: Path, made: bool
