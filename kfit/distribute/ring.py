@@ -399,6 +399,8 @@ class Ring:
         if self._has_farewell():
             return self._parted()
         peer = self._neighbours()
+        if self._is_told_elsewhere():
+            return ExchangeError(f"{self._name(0)} lost its connection to {peer} ({error})")
         advice = (
             "A worker that ends, fails or is killed ends the exchange for all: what it printed, or "
             "what has started it, tells why."
@@ -412,6 +414,15 @@ class Ring:
             peer = self._name(distance)
             advice = f"The network, or the host of {peer}, has not answered for some seconds."
         return ExchangeError(f"{self._name(0)} lost its connection to {peer} ({error}). {advice}")
+
+    def _is_told_elsewhere(self) -> bool:
+        """Returns whether a supervisor of both neighbours, on this host, tells which task failed.
+
+        It also says how to have tasks restarted. Only workers of one host have Unix sockets.
+        """
+        if not os.environ.get(RESTARTS):
+            return False
+        return all(one.family == socket.AF_UNIX for one in (self._left, self._right))
 
     def _has_farewell(self) -> bool:
         """Returns whether the next message of the worker before this one is its farewell."""

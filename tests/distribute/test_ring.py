@@ -206,6 +206,19 @@ def test_restarts_are_not_recommended_where_there_are_some(monkeypatch: pytest.M
         assert ("--max-restarts" in str(error)) == (not restarts)
 
 
+def test_advice_is_left_to_a_supervisor_of_all_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+    of_one_host = Ring(0, ["worker 0", "worker 1"], *socket.socketpair(), 60.0)
+    of_two = Ring(0, ["worker 0", "worker 1"], *by_tcp(), 60.0)
+    assert "what has started it, tells why" in str(of_one_host._lost(error, 1))
+    monkeypatch.setenv(RESTARTS, "0")
+    told = f"worker 0 lost its connection to worker 1 ({error})"
+    assert str(of_one_host._lost(error, 1)) == told
+    assert str(of_two._lost(error, 1)).startswith(f"{told}. A worker that ends, fails")
+    for each in (of_one_host, of_two):
+        each.close()
+
+
 def test_a_worker_that_goes_in_the_middle_is_noticed() -> None:
     rings = ring_of(2)
     big = np.ones(3_000_000)
