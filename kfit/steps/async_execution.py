@@ -32,6 +32,7 @@ from kfit.steps.dynamic_shapes import make_step
 from kfit.steps.execution import ExecutionResult
 from kfit.steps.metrics import combine, flat_logs
 from kfit.steps.replica_parts import as_tensors
+from kfit.steps.told_tracing import tracing
 
 _RECOVERY = 120.0
 """Seconds that k steps may last without being taken for a hang: a worker may be restarting."""
@@ -111,7 +112,7 @@ class Workers:
         waits = (
             self._heartbeat.phase(Phase.WORKERS, _RECOVERY)
             if segment.layout in self._graphs
-            else self._heartbeat.phase(Phase.TRACING)
+            else tracing(self._heartbeat)
         )
         graph = self._graph(segment.layout, kept)
         try:
@@ -143,7 +144,7 @@ class Workers:
         element = segment.iterator if segment.layout.per_replica else segment.element
         if element is None:
             element = segment.iterator.element_spec
-        with self._heartbeat.phase(Phase.TRACING):
+        with tracing(self._heartbeat):
             self._graph(segment.layout, kept).get_concrete_function(element)
 
     def taken_again(self) -> int:

@@ -33,6 +33,7 @@ from kfit.steps.late_restores import restored_afterwards
 from kfit.steps.outputs import Outputs, blank
 from kfit.steps.returned import Returned
 from kfit.steps.static_shapes import has_static_shapes
+from kfit.steps.told_tracing import tracing
 from kfit.steps.tracing import Build, GraphsBySize
 
 _END = object()
@@ -227,7 +228,7 @@ class Execution:
             else:
                 build, *count = self._build_of(single_step, 1)
                 arguments = [segment.iterator, *count]
-            with self._heartbeat.phase(Phase.TRACING):
+            with tracing(self._heartbeat):
                 self._traced(build, segment, *arguments)
 
     def look_at_graphs(self, look: Callable[[Any], None]) -> None:
@@ -300,7 +301,7 @@ class Execution:
             graph = self._graph(build, segment).get_concrete_function(*arguments)
             called = graph(*arguments)
         else:
-            with self._heartbeat.phase(Phase.TRACING):
+            with tracing(self._heartbeat):
                 with restored_afterwards():  # the step may build the model
                     graph = self._traced(build, segment, *arguments)
                 self._concrete.append(graph)

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
-from kfit.heartbeat import Heartbeat, Phase
+from kfit.heartbeat import Heartbeat
 from kfit.inputs import BatchLayout, Segment
 from kfit.inputs.order import rows_of_replica
 from kfit.internals.models import runs_eagerly
@@ -21,6 +21,7 @@ from kfit.steps.predicted import as_they_are, named_predictions
 from kfit.steps.replica_parts import of_one_shape
 from kfit.steps.returned import Returned
 from kfit.steps.static_shapes import has_static_shapes, static_size
+from kfit.steps.told_tracing import tracing
 from kfit.steps.tracing import GraphsBySize, of_any_size, opened
 
 
@@ -85,7 +86,7 @@ class Prediction:
             one device has of each batch; those of several batches are joined along the first axis.
         """
         call = segment.layout, steps > 1 and segment.iterator is not None
-        traces = nullcontext() if call in self._called else self._heartbeat.phase(Phase.TRACING)
+        traces = nullcontext() if call in self._called else tracing(self._heartbeat)
         self._called.add(call)
         with self._strategy.scope(), traces:
             if segment.iterator is None:

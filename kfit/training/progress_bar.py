@@ -16,6 +16,7 @@ from kfit.heartbeat.terminal import columns_of_output, has_colors, in_notebook, 
 from kfit.internals import patch_points as points
 from kfit.internals.callbacks import measure_steps_by
 from kfit.internals.patching import patched
+from kfit.steps.told_tracing import telling
 from kfit.training.bar_line import bar_line
 from kfit.training.open_line import ERASE, OpenLine
 from kfit.training.step_clock import StepClock
@@ -26,7 +27,7 @@ _INTERVAL = 0.05
 # How long the line tells that a snapshot was saved, if the line lasts so long.
 _NOTE_SECONDS = 3.0
 
-# The first step takes long. The bar's first state is written over this line.
+# The first step takes long if it is traced. The bar's first state is written over this line.
 _PREPARING = "preparing the first step: it is traced and compiled"
 
 
@@ -49,6 +50,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._is_measured = False
         self._trains = False
         self._has_begun = False
+        self._awaits_first = False  # whether the first epoch has begun, and no step was shown
         self._drawn_at = 0.0
         self._behind: tuple[int, Any] | None = None  # the last step, if no state shows it yet
         self._line = ""  # what Keras has last printed of a bar that has not ended
@@ -74,7 +76,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         if self.verbose != 1:
             yield
             return
-        with self._open.leaving_for_others():
+        with self._open.leaving_for_others(), telling(self._tell_of_tracing):
             try:
                 yield
             finally:
@@ -169,10 +171,12 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
         self._behind = None
         if self._is_note_drawn:
             self._note = ""
-        if self.verbose == 1 and not self._has_begun and columns_of_output():
+        self._awaits_first, self._has_begun = not self._has_begun, True
+
+    def _tell_of_tracing(self) -> None:
+        if self._awaits_first and not self._line and columns_of_output():
             self._line = _PREPARING
             self._redraw()
-        self._has_begun = True
 
     def _measure_from(self, batch: int) -> None:
         if not self._is_measured:
@@ -181,6 +185,7 @@ class ProgressBar(keras.callbacks.ProgbarLogger):
 
     def _took(self, batch: int, logs: Any, update: Callable[[int, Any], None]) -> None:
         step = batch + 1
+        self._awaits_first = False
         self._clock.took(step)
         now = time.monotonic()
         if self.verbose != 1 or now - self._drawn_at < _INTERVAL:
