@@ -19,6 +19,7 @@ from kfit.steps.pace import Pace
 from kfit.training.batch_hooks import BatchHooks, watches_batches
 from kfit.training.chief_only import without_writers
 from kfit.training.hook_arguments import name_wrong_hook
+from kfit.training.missing_monitor import name_missing_monitor
 from kfit.training.progress import Progress
 from kfit.training.progress_bar import ProgressBar, chosen_verbose
 from kfit.training.stop_signals import StopSignals
@@ -123,6 +124,9 @@ class Call:
                 getattr(self.callback_list, name)(*arguments)
             except TypeError as error:
                 name_wrong_hook(error, self.callbacks)
+                raise
+            except ValueError as error:
+                name_missing_monitor(error, arguments[-1] if arguments else None)
                 raise
         if points is not None:
             points.note_usual(time.monotonic() - began)
