@@ -32,12 +32,22 @@ from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.writer import Writer
 from kfit.fault_sites import Site, reach
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
-from kfit.heartbeat.tracebacks import lines_of_callers, running_code, warn_user
+from kfit.heartbeat.tracebacks import (
+    code_of_callers,
+    lines_of_callers,
+    run_of_program,
+    warn_user,
+)
 from kfit.training.callback import Reason, TrainingCallback
 from kfit.training.fit_state import FitState
 from kfit.training.progress_bar import note_in_bars
 from kfit.training.same_training import refuse_another
-from kfit.training.which_fit import Beginner, message_of_one_left_out, nth
+from kfit.training.which_fit import (
+    Beginner,
+    message_of_one_left_out,
+    nth,
+    tell_of_no_snapshot,
+)
 
 _OVERHEAD = 0.01
 """The fraction of the training time that saving may take with `save_freq="auto"`."""
@@ -210,12 +220,15 @@ class BackupAndRestore(TrainingCallback):
         if program.interrupted is not None and program.interrupted != self._call:
             return Snapshot({"step": 0, "held_up": True}, {})
         self._fingerprint = program.of_this_fit(described)
+        is_spoilt = False
         if self._counts_fits:
             self._weights_before = self.training.checksum_of_weights()
             steps, model = self.training.steps_of_optimizers(), self.training.model
-            start = Start(self._weights_before, steps, weakref.ref(model), running_code())
+            lines, run = code_of_callers(), run_of_program()
+            start = Start(self._weights_before, steps, weakref.ref(model), lines, run)
             beginner = Beginner(start, self._fingerprint)
             self._fit = beginner.number(program, store, labels, lock.fits)
+            is_spoilt = start.goes_on_from(program.starts.get(self._fit))
             program.begin(self._fit, start)
         if self._fit:
             ends = ends_to_keep(self._fit, labels, self.keep_finished, store.size)
@@ -226,6 +239,8 @@ class BackupAndRestore(TrainingCallback):
             warn_user(f"{self.backup_dir}: skipping a damaged snapshot: {damage}")
         if snapshot is None:
             self._tell_if_vanished(labels)
+            if is_spoilt:
+                tell_of_no_snapshot(self.backup_dir, self._fit)
             if self._weights_before is not None:
                 lock.note_fits(marks.begun(lock.fits, self._fit, self._weights_before))
             return None

@@ -82,15 +82,16 @@ class LayerState:
         self._undeclared -= self._rules.keys()
         optimizers = owned_optimizers(model)
         of_optimizers = {id(v) for o in optimizers for v in o.variables}
-        named = {id(v): v.name for o in optimizers for v in o.variables}
-        self._of_keras = {each: name for each, name in named.items() if name in _OF_KERAS}
+        of_keras = [v for o in optimizers for v in o.variables if v.name in _OF_KERAS]
+        self._of_keras = set(map(id, of_keras))
         owned = [v for v in owned_variables(model) if id(v) not in of_optimizers]
         # In a loss or an object of the program, no layer says how a variable changes.
         listed = of_optimizers | {id(v) for each in (model, *model.metrics) for v in each.variables}
         self._undeclared |= {id(v) for v in owned if v.aggregation == "none"} - listed
         self._owned = owned
         self._per_replica = [v for v in owned if is_per_replica(v)]
-        self._aggregated = [v for v in owned if v.aggregation != "none" and not is_per_replica(v)]
+        aggregated = [v for v in [*owned, *of_keras] if v.aggregation != "none"]
+        self._aggregated = [v for v in aggregated if not is_per_replica(v)]
 
     @property
     def may_count(self) -> bool:
@@ -188,7 +189,7 @@ class LayerState:
         A rule, such as `aggregation="mean"`, says how the replicas' values are combined. The graph
         shows whether a value is a replica's own, that is, may differ between replicas. On a TPU or
         with `run_eagerly`, the graph cannot be read: then any value that is assigned to a variable
-        of a user-written layer, or to a learning rate, counts as a replica's own.
+        of a user-written layer counts as a replica's own.
 
         Args:
             replica: The replica that is being traced.
@@ -209,8 +210,7 @@ class LayerState:
             if readable:
                 refused = any(replica.origins.is_own(value, handles) for value in values)
             else:
-                is_rate = self._of_keras.get(id(variable)) == "learning_rate"
-                refused = is_rate or id(variable) in self._undeclared
+                refused = id(variable) in self._undeclared
             if refused:
                 report_use(values, replica)
                 raise ValueError(self._advice(variable, readable))

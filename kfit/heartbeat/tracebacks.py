@@ -40,6 +40,8 @@ _PUBLIC = ("kfit", "kfit.callbacks", "kfit.checkpoint", "kfit.distribute")
 """The modules whose names users know."""
 _BETWEEN = (*_INNER, "threading", "concurrent", "runpy")
 """The packages whose lines a warning does not name."""
+_OF_SCRIPTS = ("<module>", "<cell line: ")
+"""Names of code outside of functions; the second one is that of a cell in versions of IPython."""
 _FOLDER = os.path.dirname(os.path.dirname(__file__))
 _of_thread = threading.local()
 _TOLD = "_kfit_told"
@@ -235,15 +237,30 @@ def lines_of_callers() -> tuple[tuple[str, int], ...]:
     return tuple((frame.f_code.co_filename, frame.f_lineno) for frame in _frames_of_user())
 
 
-def running_code() -> CodeType | None:
-    """Returns the code of the script, or of the cell of a notebook, that has led to this call.
+def code_of_callers() -> tuple[tuple[CodeType, int], ...]:
+    """Returns the lines of the user's code that have led to this call, each with its code.
 
-    A cell that is run again has another code each time. The result is None in a thread, which has
-    only functions.
+    The innermost is the first one. The last one is in the script, or in a cell of a notebook.
     """
+    found = []
+    for frame in _frames_of_user():
+        found.append((frame.f_code, frame.f_lineno))
+        if frame.f_code.co_name.startswith(_OF_SCRIPTS):
+            break
+    return tuple(found)
+
+
+def run_of_program() -> Any:
+    """Returns what tells one run of the program from another in the same process.
+
+    In a notebook that is the number of the execution of the cell. Elsewhere it is the code of the
+    script, or of the line of an interactive Python, which is compiled for each run.
+    """
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        return shell.execution_count
     codes = (frame.f_code for frame in _frames_of_user())
-    names = ("<module>", "<cell line: ")  # that of a cell in some versions of IPython
-    return next((code for code in codes if code.co_name.startswith(names)), None)
+    return next((id(code) for code in codes if code.co_name.startswith(_OF_SCRIPTS)), None)
 
 
 def with_callers(traceback: TracebackType | None) -> TracebackType | None:

@@ -108,6 +108,21 @@ def _tell(directory: str, number: int, found: int, known: Marks) -> None:
     )
 
 
+def tell_of_no_snapshot(directory: str, number: int) -> None:
+    """Warns that an interrupted `fit` is called again, and has no snapshot to go on from.
+
+    Args:
+        directory: The directory of snapshots.
+        number: The number of the `fit` in the program, from 0.
+    """
+    warn_user(
+        f"{directory}: the {nth(number)} `fit` of this program was interrupted before its first "
+        "snapshot. It takes all its steps, and begins with the model and the optimizer as the "
+        "interruption has left them, as in Keras. Make the model anew to begin as before; "
+        "`save_freq` says when the first snapshot is saved."
+    )
+
+
 def nth(number: int) -> str:
     """Returns the place of a `fit` in the program in words: "first" for the number 0."""
     if number < 3:

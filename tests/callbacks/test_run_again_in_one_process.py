@@ -1,6 +1,6 @@
 """Programs of several `fit`s, interrupted and run again in the same process, as in a notebook."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import fits
+from tests.sweeps import only
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
@@ -24,6 +25,7 @@ class Life:
     def __init__(self, folder: Path, dies_after: int | None = None) -> None:
         self.folder, self.dies_after = folder, dies_after
         self.steps = 0
+        self.save_freq: Any = 1
 
     def fit(self, model: keras.Model, epochs: int, x: Any = X, others: Sequence[Any] = ()) -> None:
         def step(batch: int, logs: Any) -> None:
@@ -32,7 +34,7 @@ class Life:
                 raise KeyboardInterrupt  # as the stop button does
 
         counter = keras.callbacks.LambdaCallback(on_train_batch_end=step)
-        backup = BackupAndRestore(self.folder, save_freq=1)
+        backup = BackupAndRestore(self.folder, save_freq=self.save_freq)
         kfit.fit(model, x, Y, 4, epochs, verbose=0, callbacks=[backup, counter, *others])
 
 
@@ -244,6 +246,79 @@ def test_a_retry_among_fits_that_begin_alike_is_warned(tmp_path: Path) -> None:
     trial(0.9)
     with pytest.raises(KeyboardInterrupt):
         trial(0.5)
-    with pytest.warns(UserWarning, match="others of the program began with the same weights"):
+    with pytest.warns(UserWarning, match="others of the program began in the same way"):
         trial(0.5)
     assert life.steps == 4 * STEPS + 1
+
+
+TRIAL = """
+def trial(rate):
+    keras.utils.set_random_seed(1)
+    model = made()
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch, old: rate * old)
+    life.fit(model, 2, others=[schedule])
+    models[rate] = model
+"""
+TWO_MODELS = """
+keras.utils.set_random_seed(1)
+models[1], models[2] = made(), made()
+"""
+PROGRAMS_IN_CELLS = {
+    "statements": [TRIAL, "trial(0.9)\ntrial(0.5)\ntrial(0.7)"],
+    "cells": [TRIAL, "trial(0.9)", "trial(0.5)", "trial(0.7)"],
+    "alternating": [
+        TWO_MODELS,
+        "for _ in range(2):\n    life.fit(models[1], 1)\n    life.fit(models[2], 1)",
+    ],
+    "one_model": [TWO_MODELS, "for _ in range(3):\n    life.fit(models[1], 1)"],
+}
+"""Cells of a notebook, by name."""
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[Any]:
+    """Runs cells in IPython, which compiles each statement of a cell by itself."""
+    interactive = pytest.importorskip("IPython.core.interactiveshell")
+    shell = interactive.InteractiveShell.instance()
+
+    def run(life: Life, cells: Sequence[str]) -> dict[Any, Any]:
+        shell.user_ns.setdefault("models", {})
+        shell.user_ns |= {"keras": keras, "made": made, "life": life}
+        for cell in cells:
+            found = shell.run_cell(cell, store_history=True)
+            if not found.success:
+                break
+        models = shell.user_ns["models"]
+        return {name: model.get_weights() for name, model in models.items()}
+
+    yield run
+    interactive.InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize("name", only(["cells", "alternating"], PROGRAMS_IN_CELLS))
+@pytest.mark.parametrize("from_cell", [0, 1])
+def test_cells_of_a_notebook_are_run_again(
+    tmp_path: Path, notebook: Any, name: str, from_cell: int
+) -> None:
+    """All of them, or those after the one that makes models."""
+    cells = PROGRAMS_IN_CELLS[name]
+    expected = notebook(whole := Life(tmp_path / "whole"), cells)
+    life = Life(tmp_path / "backup", whole.steps - 2)
+    notebook(life, cells)
+    assert life.steps == whole.steps - 2, "not interrupted"
+    found = notebook(life, cells[from_cell:])
+    for model, weights in expected.items():
+        for value, other in zip(found[model], weights, strict=True):
+            np.testing.assert_array_equal(value, other)
+    assert life.steps == whole.steps + 1, "the step of the interruption is not saved"
+
+
+def test_a_fit_without_a_snapshot_is_told_to_begin_with_what_is_left(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(1)
+    model, life = made(), Life(tmp_path, 2)
+    life.save_freq = "epoch"
+    with pytest.raises(KeyboardInterrupt):
+        life.fit(model, 1)
+    with pytest.warns(UserWarning, match="first `fit` .* before its first snapshot"):
+        life.fit(model, 1)
+    assert int(model.optimizer.iterations) == STEPS + 2
