@@ -6,7 +6,6 @@ import weakref
 
 import keras
 
-from kfit.distribute.parameter_server import ParameterServer
 from kfit.distribute.strategy import Strategy
 from kfit.internals.layers import all_layers
 
@@ -17,14 +16,14 @@ _told: dict[int, weakref.ref[keras.Model]] = {}
 def tell_of_unsynchronized(model: keras.Model, strategy: Strategy) -> None:
     """Prints which BatchNormalization takes statistics of each replica's rows; once for a model.
 
-    Nothing is printed if there is one replica, or if each worker takes whole batches, as with
-    parameter servers. A frozen layer takes its moving statistics, which are equal on all replicas.
+    Nothing is printed if there is one replica, as with parameter servers, where each worker takes
+    whole batches. A frozen layer takes its moving statistics, which are equal on all replicas.
 
     Args:
         model: The model that is trained.
         strategy: The adapter, which is kfit's wrapper of a `tf.distribute.Strategy`.
     """
-    if strategy.num_replicas == 1 or isinstance(strategy, ParameterServer):
+    if strategy.num_replicas == 1:
         return
     known = _told.get(id(model))
     if known is not None and known() is model:
