@@ -152,6 +152,8 @@ class Program:
         interrupted: What tells the call of the last `fit` from others, if a callback such as
             TimeLimit has interrupted it; otherwise None.
         starts: What each `fit` that this process has begun began with, by the number of the `fit`.
+        repeats_until: The number of the interrupted `fit` to which the process repeats the earlier
+            ones. Their models may have the weights that they have ended with.
     """
 
     fits: int = 0
@@ -160,6 +162,7 @@ class Program:
     has_borrowed: bool = False
     interrupted: Any = None
     starts: dict[int, Start] = field(default_factory=dict)
+    repeats_until: int = 0
     _left: tuple[Any, Any] | None = None
 
     def begin(self, fit: int, start: Start) -> None:

@@ -72,7 +72,10 @@ class Beginner:
 
         repeat = program.repeated(self.start, may_be)
         if repeat is not None and repeat.fit < program.fits:
+            program.repeats_until = program.fits
             return repeat.fit
+        if program.fits < program.repeats_until:
+            return program.fits
         if repeat is not None and repeat.doubt is not None:
             _tell_of_doubt(store.directory, program.fits, repeat.doubt)
         found, weights = None, self.start.weights
