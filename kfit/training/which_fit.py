@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from kfit.checkpoint import marks
@@ -55,6 +56,7 @@ class Beginner:
                 with.
         """
 
+        @cache  # it reads a snapshot
         def may_be(number: int) -> bool | None:
             """Returns whether this `fit` has the settings of a `fit` of an earlier run.
 
