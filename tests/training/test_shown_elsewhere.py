@@ -57,8 +57,9 @@ def test_fit_of_a_worker_says_it(tiny: Any, capsys: Any, monkeypatch: Any) -> No
     monkeypatch.setattr(kfit.Trainer, "cluster", WORKER)
     x, y = tiny.data(20)
     kfit.Trainer(tiny.model(), strategy=tiny.strategy(1)).fit(x, y, 10, epochs=2, verbose=2)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("kfit:")]
-    assert lines[0] == (
-        "kfit: this task is worker 1; the chief, worker 0, shows the progress of the training"
-    )
-    assert lines[-1] == "kfit: worker 1 has ended its training, after step 4"
+    # A `fit` of more than two seconds also tells how long it took; here that is the machine's affair.
+    lines = [line for line in capsys.readouterr().out.splitlines() if " steps in " not in line]
+    assert [line for line in lines if line.startswith("kfit:")] == [
+        "kfit: this task is worker 1; the chief, worker 0, shows the progress of the training",
+        "kfit: worker 1 has ended its training, after step 4",
+    ]
