@@ -444,7 +444,7 @@ class Trainer:
             class_weight=class_weight,
         )
         warn_of_unused(batch_size, batches, kind_of(x))
-        warn_of_one_reading(batches, steps_per_epoch, epochs - initial_epoch)
+        told_of_end = warn_of_one_reading(batches, steps_per_epoch, epochs - initial_epoch)
         given = ValidationData(
             validation_data, validation_batch_size or batch_size, validation_steps
         )
@@ -476,6 +476,7 @@ class Trainer:
                 should_validate=should_validate,
                 memory=memory,
                 epochs=epochs,
+                told_of_end=told_of_end,
                 own_evaluate=own_evaluate,
                 build_optimizer=self._ready.build_optimizer,
                 seeds=self._seeds,

@@ -218,7 +218,9 @@ def _failed(call_files: CallFiles, failures: Sequence[Failure]) -> LaunchError:
         if first.is_printed:
             lines.append("Its traceback is printed above; `error.traceback` has it, too.")
         else:
-            lines += [f"On {first.task}:", with_cells(first.traceback)]
+            # Without the error itself at its end, which the first line tells.
+            where = first.traceback.rstrip("\n").removesuffix(f"\n{first.line}")
+            lines += [f"On {first.task}:", with_cells(where)]
     else:
         lines += [f"{last}{last.hint}"]
     others = [one for one in recorded if one is not first]

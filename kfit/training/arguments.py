@@ -69,20 +69,26 @@ def warn_of_unused(batch_size: int | None, batches: Batches, kind: str) -> None:
         )
 
 
-def warn_of_one_reading(batches: Batches, steps_per_epoch: int | None, epochs: int) -> None:
+def warn_of_one_reading(batches: Batches, steps_per_epoch: int | None, epochs: int) -> bool:
     """Warns if a generator, which can be read only once, shall be read once in each epoch.
 
     Args:
         batches: The batches that were made of the data.
         steps_per_epoch: As for `fit`.
         epochs: The number of epochs to train, without those before `initial_epoch`.
+
+    Returns:
+        Whether it has warned.
     """
-    if isinstance(batches, GeneratorBatches) and steps_per_epoch is None and epochs > 1:
+    reads_all = isinstance(batches, GeneratorBatches) and steps_per_epoch is None and epochs > 1
+    if reads_all:
         warn_user(
             f"`x` is a generator, and `steps_per_epoch` is not given: the first of the {epochs} "
-            "epochs reads it to its end, so that no epoch can follow. If it never ends, neither "
-            "does this epoch. Give `steps_per_epoch`."
+            "epochs reads it to its end, and training stops after this epoch. If the generator "
+            "never ends, neither does the epoch. Give `steps_per_epoch`, or pass data that can be "
+            "read again, such as a tf.data.Dataset or a keras.utils.PyDataset."
         )
+    return reads_all
 
 
 def check_model(model: Any) -> None:
