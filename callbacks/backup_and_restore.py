@@ -7,7 +7,6 @@ import errno
 import os
 import sys
 import time
-import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
@@ -26,16 +25,13 @@ from kfit.checkpoint.fits import (
 )
 from kfit.checkpoint.lock import DirectoryInUseError, DirectoryLock
 from kfit.checkpoint.snapshot import Snapshot, with_scalars, without_others
-from kfit.checkpoint.starts import Start
 from kfit.checkpoint.state import PARTS, Part, is_finite
 from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.writer import Writer
 from kfit.fault_sites import Site, reach
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
 from kfit.heartbeat.tracebacks import (
-    code_of_callers,
     lines_of_callers,
-    run_of_program,
     warn_user,
 )
 from kfit.training.callback import Reason, TrainingCallback
@@ -46,6 +42,7 @@ from kfit.training.which_fit import (
     Beginner,
     message_of_one_left_out,
     nth,
+    start_of,
     tell_of_no_snapshot,
 )
 
@@ -222,10 +219,8 @@ class BackupAndRestore(TrainingCallback):
         self._fingerprint = program.of_this_fit(described)
         is_spoilt = False
         if self._counts_fits:
-            self._weights_before = self.training.checksum_of_weights()
-            steps, model = self.training.steps_of_optimizers(), self.training.model
-            lines, run = code_of_callers(), run_of_program()
-            start = Start(self._weights_before, steps, weakref.ref(model), lines, run)
+            start = start_of(self.training)
+            self._weights_before = start.weights
             beginner = Beginner(start, self._fingerprint)
             self._fit = beginner.number(program, store, labels, lock.fits)
             is_spoilt = start.goes_on_from(program.starts.get(self._fit))
@@ -397,8 +392,9 @@ class BackupAndRestore(TrainingCallback):
                     self._end_fit(self._lock)
                 elif self._fingerprint:
                     now, program = of_optimizers(self.training.model), program_of(self._path)
-                    program.leave_fit({**now}, self._fingerprint)
-                    is_over = self.training.interrupted and not hasattr(sys, "ps1")
+                    by_callback = self.training.interrupted
+                    program.leave_fit({**now}, self._fingerprint, by_callback=by_callback)
+                    is_over = by_callback and not hasattr(sys, "ps1")
                     program.interrupted = self._call if is_over else None
         finally:
             if self._lock is not None:
@@ -502,7 +498,7 @@ class BackupAndRestore(TrainingCallback):
         if has_trained and self._weights_before is not None and weights is not None:
             lock.note_fits(marks.ended(lock.fits, self._fit, self._weights_before, weights))
         reach(Site.FIT_END)
-        program.fits, program.interrupted = program.fits + 1, None
+        program.end()
         is_cut_off = cut_off_after(self._fit, self._labels()) is not None
         if self._is_past:
             at_exit.leave(

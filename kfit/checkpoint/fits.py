@@ -8,12 +8,13 @@ program that is killed at any point and run again finds what it has already done
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
-from kfit.checkpoint.starts import Repeat, Start, repeated
+from kfit.checkpoint.starts import Interruption, Repeat, Start, repeated
 from kfit.checkpoint.store import SnapshotName
 
 
@@ -132,7 +133,7 @@ def ends_to_keep(
     return set(newest_first[: max(_LEAST, sum(total <= _ROOM for total in sums))])
 
 
-@dataclass
+@dataclass(eq=False)
 class Program:
     """A record of the `fit`s that this process has run with one directory of snapshots.
 
@@ -152,8 +153,12 @@ class Program:
         interrupted: What tells the call of the last `fit` from others, if a callback such as
             TimeLimit has interrupted it; otherwise None.
         starts: What each `fit` that this process has begun began with, by the number of the `fit`.
-        repeats_until: The number of the interrupted `fit` to which the process repeats the earlier
-            ones. Their models may have the weights that they have ended with.
+        unfinished: The number of the `fit` that was interrupted and has not come to its end since;
+            None if there is none.
+        repeats_until: The number of the `fit` to which the process repeats the earlier ones after
+            an interruption. Their models may have the weights that they have ended with.
+        left_at: When a `fit` was last interrupted, by `time.monotonic()`.
+        by_callback: Whether a callback had interrupted it, and no error or signal.
     """
 
     fits: int = 0
@@ -162,29 +167,61 @@ class Program:
     has_borrowed: bool = False
     interrupted: Any = None
     starts: dict[int, Start] = field(default_factory=dict)
+    unfinished: int | None = None
     repeats_until: int = 0
+    left_at: float = 0.0
+    by_callback: bool = False
+    _is_left: bool = False
     _left: tuple[Any, Any] | None = None
 
     def begin(self, fit: int, start: Start) -> None:
-        """Records that a `fit` begins, and deletes the records of later ones.
+        """Records that a `fit` begins, and deletes the records of later ones if it is a new one.
+
+        A repeated one keeps the record of what it began with when it was called first.
 
         Args:
             fit: The number of the `fit` in the program.
             start: What the `fit` begins with.
         """
+        if fit < self.repeats_until or fit == self.unfinished:
+            start = start.again(self.starts[fit])
+        else:
+            self.starts = {number: kept for number, kept in self.starts.items() if number < fit}
         self.fits = fit
-        self.starts = {number: kept for number, kept in self.starts.items() if number < fit}
         self.starts[fit] = start
 
+    def end(self) -> None:
+        """Records that the current `fit` has come to its end."""
+        self.unfinished = None if self.unfinished == self.fits else self.unfinished
+        self.fits += 1
+        self.interrupted, self._is_left = None, False
+
     def repeated(self, start: Start, may_be: Callable[[int], bool | None]) -> Repeat | None:
-        """Returns which `fit` is repeated; None if the last `fit` was not interrupted.
+        """Returns which `fit` is repeated after an interruption; None if it is a further one.
 
         Args:
             start: What the beginning `fit` begins with.
             may_be: A function that gets the number of a `fit`, and returns whether that `fit` had
                 the same settings as the beginning one; None if this is unknown.
         """
-        return repeated(start, self.starts, may_be) if self.fits in self.starts else None
+        left = [each for each in _PROGRAMS.values() if each.unfinished in each.starts]
+        last = self if self in left else max(left, key=lambda each: each.left_at, default=None)
+        if last is None or last.unfinished is None:
+            return None
+        is_repeating = not self._is_left and self.fits <= self.repeats_until
+        interruption = Interruption(
+            last.starts[last.unfinished],
+            last.unfinished if last is self else None,
+            last.by_callback,
+            self.fits if is_repeating and self.fits in self.starts else None,
+        )
+        repeat = repeated(start, self.starts, may_be, interruption)
+        if repeat is None:
+            self.fits = max(self.fits, *(fit + 1 for fit in self.starts), 0)
+        else:
+            further = self.fits if self.unfinished is None else self.unfinished
+            self.repeats_until = max(self.repeats_until, further)
+        return repeat
 
     def pass_over(self) -> None:
         """Records that the current `fit` takes no step and gets the state of a later `fit`.
@@ -193,18 +230,20 @@ class Program:
         """
         self.has_passed = self.has_borrowed = True
 
-    def leave_fit(self, now: dict[str, Any], begun: dict[str, Any]) -> None:
-        """Records the learning rates with which an unfinished `fit` began and stopped.
+    def leave_fit(self, now: dict[str, Any], begun: dict[str, Any], *, by_callback: bool) -> None:
+        """Records that the current `fit` is unfinished, since the process may call it again.
 
-        Called when a `fit` fails or is interrupted, since the same process may call this `fit`
-        again. Then `of_this_fit` uses the recorded rates. Nothing is recorded if the learning rate
-        with which the `fit` began is unknown.
+        The learning rates with which it began and stopped are for `of_this_fit`. They are not
+        recorded if the learning rate with which the `fit` began is unknown.
 
         Args:
             now: The part of the training's fingerprint (a description by plain values) that
                 describes the optimizers, when the `fit` stops.
             begun: The fingerprint of the training when the `fit` began.
+            by_callback: Whether a callback has interrupted it, and no error or signal.
         """
+        self.unfinished = max(self.fits, self.unfinished or 0)
+        self.left_at, self.by_callback, self._is_left = time.monotonic(), by_callback, True
         if "learning_rate" in begun:  # else it is unknown, see `of_this_fit`
             self._left = now["learning_rate"], begun["learning_rate"]
 

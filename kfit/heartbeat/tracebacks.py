@@ -238,13 +238,14 @@ def lines_of_callers() -> tuple[tuple[str, int], ...]:
 
 
 def code_of_callers() -> tuple[tuple[CodeType, int], ...]:
-    """Returns the lines of the user's code that have led to this call, each with its code.
+    """Returns the calls in the user's code that have led here: code, and the instruction in it.
 
-    The innermost is the first one. The last one is in the script, or in a cell of a notebook.
+    The innermost is the first one. The last one is in the script, or in a cell of a notebook. Code
+    that is compiled again, as that of a cell, is equal if its text is.
     """
     found = []
     for frame in _frames_of_user():
-        found.append((frame.f_code, frame.f_lineno))
+        found.append((frame.f_code, frame.f_lasti))
         if frame.f_code.co_name.startswith(_OF_SCRIPTS):
             break
     return tuple(found)

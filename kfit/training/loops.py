@@ -102,7 +102,8 @@ def fit(state: FitState, executor: Callable[[], StepExecutor]) -> None:
                 _fit(state, points, executor)
             with heartbeat.phase(Phase.SAVING):
                 points.end()
-            succeeded = not state.interrupted
+            # A signal during the last hooks ends this call by an error, too.
+            succeeded = not (state.interrupted or call.signals.received)
         except BaseException as error:
             # Reported at once, since the cleanup below may take long, or fail as well.
             cause = points.cause_of(error)

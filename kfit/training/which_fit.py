@@ -9,6 +9,7 @@ beginning `fit` is an earlier one.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,10 +18,23 @@ from typing import Any
 from kfit.checkpoint import marks
 from kfit.checkpoint.fits import Labels, Program, beginning_of, cut_off_after
 from kfit.checkpoint.marks import Marks
-from kfit.checkpoint.starts import Start
+from kfit.checkpoint.starts import Repeat, Start
 from kfit.checkpoint.store import Store
 from kfit.fingerprints import compare
-from kfit.heartbeat.tracebacks import warn_user
+from kfit.heartbeat.tracebacks import code_of_callers, run_of_program, warn_user
+from kfit.training.fit_state import FitState
+
+
+def start_of(training: FitState) -> Start:
+    """Returns what a `fit` begins with, and how the program has called it."""
+    return Start(
+        weights=training.checksum_of_weights(),
+        steps=training.steps_of_optimizers(),
+        model=weakref.ref(training.model),
+        calls=code_of_callers(),
+        run=(run := run_of_program()),
+        first_run=run,
+    )
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,7 @@ class Beginner:
     """A `fit` that begins, with the properties that show which `fit` of the program it is.
 
     Attributes:
-        start: The model with which the `fit` begins, its weights and the steps it has taken.
+        start: What the `fit` begins with (`start_of`).
         fingerprint: A description of the data, the model and other settings of the `fit`.
     """
 
@@ -73,13 +87,11 @@ class Beginner:
             return not compare(self.fingerprint, snapshot.state["fingerprint"])
 
         repeat = program.repeated(self.start, may_be)
-        if repeat is not None and repeat.fit < program.fits:
-            program.repeats_until = program.fits
-            return repeat.fit
-        if program.fits < program.repeats_until:
-            return program.fits
-        if repeat is not None and repeat.doubt is not None:
-            _tell_of_doubt(store.directory, program.fits, repeat.doubt)
+        if repeat is not None:
+            if repeat.doubt is not None:
+                _tell_of_doubt(store.directory, program.unfinished, repeat)
+            if program.fits != program.unfinished or repeat.fit != program.fits:
+                return repeat.fit
         found, weights = None, self.start.weights
         if weights is not None and not program.has_borrowed:
             found = marks.recognized(program.fits, weights, known, may_be)
@@ -91,11 +103,17 @@ class Beginner:
         return later if later is not None and is_later else program.fits
 
 
-def _tell_of_doubt(directory: str, number: int, doubt: str) -> None:
+def _tell_of_doubt(directory: str, unfinished: int | None, repeat: Repeat) -> None:
+    which = "a `fit` with another directory"
+    if unfinished is not None:
+        which = f"the {nth(unfinished)} `fit` of this program"
+    what = f"the {nth(repeat.fit)} one"
+    if repeat.fit == unfinished:
+        what = "it and goes on with it"
     warn_user(
-        f"{directory}: the {nth(number)} `fit` of this program was interrupted, and this one is "
-        f"taken for it and goes on with it, but {doubt}. If it is another `fit`, such as the next "
-        "one of a loop that goes on after an error, give each a directory of its own."
+        f"{directory}: {which} was interrupted, and this one is taken for {what}, but "
+        f"{repeat.doubt}. If it is another `fit`, such as the next one of a loop that goes on "
+        "after an error, give it a directory of its own."
     )
 
 

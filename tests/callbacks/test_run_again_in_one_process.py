@@ -1,8 +1,11 @@
 """Programs of several `fit`s, interrupted and run again in the same process, as in a notebook."""
 
+import signal
+import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -27,14 +30,21 @@ class Life:
         self.steps = 0
         self.save_freq: Any = 1
 
-    def fit(self, model: keras.Model, epochs: int, x: Any = X, others: Sequence[Any] = ()) -> None:
+    def fit(
+        self,
+        model: keras.Model,
+        epochs: int,
+        x: Any = X,
+        others: Sequence[Any] = (),
+        folder: str = "",
+    ) -> None:
         def step(batch: int, logs: Any) -> None:
             self.steps += 1
             if self.steps == self.dies_after:
                 raise KeyboardInterrupt  # as the stop button does
 
         counter = keras.callbacks.LambdaCallback(on_train_batch_end=step)
-        backup = BackupAndRestore(self.folder, save_freq=self.save_freq)
+        backup = BackupAndRestore(self.folder / folder, save_freq=self.save_freq)
         kfit.fit(model, x, Y, 4, epochs, verbose=0, callbacks=[backup, counter, *others])
 
 
@@ -195,9 +205,16 @@ for rate in (0.9, 0.5, 0.7):
 """A cell of trials that differ only in a callback, of which a snapshot's settings say nothing."""
 
 
-def in_cells(life: Life, *cells: str) -> dict[str, Any]:
-    """Runs code as cells of a notebook, each of which is compiled when it is run."""
-    names: dict[str, Any] = {"keras": keras, "made": made, "life": life}
+def in_cells(life: Life, *cells: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Runs code as cells of a notebook, each of which is compiled when it is run.
+
+    Args:
+        life: What calls `fit`.
+        cells: The code of the cells.
+        names: The names that earlier cells have defined.
+    """
+    names = {} if names is None else names
+    names |= {"keras": keras, "kfit": kfit, "made": made, "life": life, "time": time}
     for cell in cells:
         exec(compile(cell, "<cell>", "exec"), names)
     return names
@@ -315,6 +332,154 @@ def test_cells_of_a_notebook_are_run_again(
     assert life.steps == whole.steps + 1, "the step of the interruption is not saved"
 
 
+MODELS = "keras.utils.set_random_seed(1)\nm, other = made(), made()"
+IN_TURN = "for _ in range(2):\n    life.fit(m, 1)\n    life.fit(other, 1)"
+IN_TWO_FOLDERS = IN_TURN.replace("m, 1", "m, 1, folder='a'").replace("r, 1", "r, 1, folder='b'")
+TRIAL_CELLS = PROGRAMS_IN_CELLS["cells"]
+FIRST, SECOND, THIRD = TRIAL_CELLS[1:]
+EARLIER_TRIAL = "others of the program began in the same way"
+
+
+class Again(NamedTuple):
+    """Cells that are run after others were interrupted.
+
+    Attributes:
+        cells: The cells that are interrupted.
+        dies_after: After how many steps.
+        again: The cells that are run then.
+        steps: How many steps these take.
+        doubt: What kfit warns of; empty if it does not warn.
+    """
+
+    cells: list[str]
+    dies_after: int
+    again: list[str]
+    steps: int
+    doubt: str = ""
+
+
+AGAIN = {
+    "one_left_out": Again(TRIAL_CELLS, 4 * STEPS + 2, [FIRST, THIRD], 2 * STEPS - 1),
+    "one_twice": Again(
+        TRIAL_CELLS, 4 * STEPS + 2, [FIRST, FIRST, SECOND, SECOND, THIRD], 2 * STEPS - 1
+    ),
+    "an_edited_loop_of_two_models": Again(
+        [MODELS, IN_TURN], 3 * STEPS + 2, [f"# again\n{IN_TURN}"], STEPS - 1, "other lines"
+    ),
+    "two_folders": Again([MODELS, IN_TWO_FOLDERS], 3 * STEPS + 2, [IN_TWO_FOLDERS], STEPS - 1),
+    "two_folders_in_cells": Again(
+        [MODELS, IN_TWO_FOLDERS], 3 * STEPS + 2, [MODELS, IN_TWO_FOLDERS], STEPS - 1
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", only(["one_twice", "an_edited_loop_of_two_models", "two_folders"], AGAIN)
+)
+def test_cells_in_another_order(tmp_path: Path, name: str) -> None:
+    cells, dies_after, again, steps, doubt = AGAIN[name]
+    new: dict[str, Any] = {"models": {}}
+    expected = in_cells(Life(tmp_path / "untouched"), *cells, names=new)
+    names: dict[str, Any] = {"models": {}}
+    with pytest.raises(KeyboardInterrupt):
+        in_cells(Life(tmp_path / "backup", dies_after), *cells, names=names)
+    life = Life(tmp_path / "backup")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", UserWarning)
+        found = in_cells(life, *again, names=names)
+    assert [doubt in str(each.message) for each in told] == [True] * bool(doubt)
+    assert life.steps == steps
+    for one, other in zip(weights_of(found), weights_of(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def weights_of(names: dict[str, Any]) -> list[np.ndarray]:
+    """Returns the weights of all models that cells have made."""
+    models = [*names["models"].values(), *(names[name] for name in ("m", "other") if name in names)]
+    return [weights for model in models for weights in model.get_weights()]
+
+
+@pytest.mark.parametrize("listed", ["trial(0.7)", "for rate in (0.5, 0.7): trial(rate)"])
+def test_trials_that_are_cut_to_those_left_are_warned(tmp_path: Path, listed: str) -> None:
+    """Nothing of a trial tells it from others but the callback that sets its rate."""
+    names: dict[str, Any] = {"models": {}}
+    life = Life(tmp_path, 4 * STEPS + 2)
+    with pytest.raises(KeyboardInterrupt):
+        in_cells(life, TRIAL, "for rate in (0.9, 0.5, 0.7): trial(rate)", names=names)
+    with pytest.warns(
+        UserWarning, match=rf"the third .* taken for the first one, but {EARLIER_TRIAL}"
+    ):
+        in_cells(life, listed, names=names)
+
+
+def test_an_interruption_in_another_directory_is_none_of_a_loop(tmp_path: Path) -> None:
+    """The trials are alike, but one run of a loop repeats none of its own."""
+    with pytest.raises(KeyboardInterrupt):
+        Life(tmp_path / "given_up", 2).fit(made(), 1)
+    names: dict[str, Any] = {"models": {}}
+    life = Life(tmp_path / "backup")
+    in_cells(life, TRIAL, "for rate in (0.9, 0.5): trial(rate)", names=names)
+    in_cells(life, "trial(0.7)", names=names)
+    assert life.steps == 6 * STEPS
+
+
+PHASES = """
+def phases():
+    life.fit(m, 2)
+    life.fit(m, 3)
+
+while True:
+    try:
+        phases()
+        break
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def test_phases_of_one_model_are_tried_again(tmp_path: Path) -> None:
+    expected = two(Life(tmp_path / "untouched"))
+    life = Life(tmp_path / "backup", 3 * STEPS)
+    with pytest.warns(UserWarning, match="taken for the first one, but the program has caught the"):
+        found = in_cells(life, "keras.utils.set_random_seed(1)\nm = made()", PHASES)
+    for one, other in zip(found["m"].get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert life.steps == 5 * STEPS + 1
+
+
+def test_another_model_in_a_later_cell_is_warned(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"models": {}}
+    caught = "try: life.fit(m, 2)\nexcept KeyboardInterrupt: pass"
+    in_cells(life := Life(tmp_path, STEPS + 2), MODELS, caught, names=names)
+    with pytest.warns(UserWarning, match="for it .*, but it begins with another model and other"):
+        in_cells(life, "life.fit(other, 2)", names=names)
+
+
+LIMITED = """
+for rate in (1, 2):
+    keras.utils.set_random_seed(1)
+    slow = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(0.1))
+    life.fit(made(), 100, others=[slow, kfit.callbacks.TimeLimit(0.5)])
+"""
+
+
+def test_trials_of_a_limited_time_are_warned(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="goes on with it, but it begins with another model"):
+        in_cells(Life(tmp_path), LIMITED)
+
+
+def test_a_signal_in_the_last_hook_does_not_train_once_more(tmp_path: Path) -> None:
+    keras.utils.set_random_seed(1)
+    model, life = made(), Life(tmp_path)
+    stop = keras.callbacks.LambdaCallback(
+        on_train_end=lambda logs: signal.raise_signal(signal.SIGINT)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        life.fit(model, 2, others=[stop])
+    life.fit(model, 2)
+    assert life.steps == 2 * STEPS == int(model.optimizer.iterations)
+
+
 def test_a_fit_without_a_snapshot_is_told_to_begin_with_what_is_left(tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
     model, life = made(), Life(tmp_path, 2)
@@ -324,3 +489,13 @@ def test_a_fit_without_a_snapshot_is_told_to_begin_with_what_is_left(tmp_path: P
     with pytest.warns(UserWarning, match="first `fit` .* before its first snapshot"):
         life.fit(model, 1)
     assert int(model.optimizer.iterations) == STEPS + 2
+
+
+def test_a_new_optimizer_does_not_hide_what_is_left(tmp_path: Path) -> None:
+    model, life = made(), Life(tmp_path, 2)
+    life.save_freq = "epoch"
+    with pytest.raises(KeyboardInterrupt):
+        life.fit(model, 1)
+    model.compile(keras.optimizers.Adam(0.05), "mse")
+    with pytest.warns(UserWarning, match="first `fit` .* before its first snapshot"):
+        life.fit(model, 1)

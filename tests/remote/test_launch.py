@@ -103,7 +103,8 @@ def test_what_raises_is_named_with_its_traceback(
     *where, error = caught.value.traceback.splitlines()
     assert "\n".join(where) in message
     # The error is told once, by the first line.
-    assert error == r"KeyError: 'no such column\nhere'" and message.count(error) == 1
+    assert error == r"KeyError: 'no such column\nhere'"
+    assert message.count(error) == 1
     assert "Traceback" not in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
     assert launch(lambda: "again", workers=2) == "again"

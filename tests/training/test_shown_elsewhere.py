@@ -57,7 +57,7 @@ def test_fit_of_a_worker_says_it(tiny: Any, capsys: Any, monkeypatch: Any) -> No
     monkeypatch.setattr(kfit.Trainer, "cluster", WORKER)
     x, y = tiny.data(20)
     kfit.Trainer(tiny.model(), strategy=tiny.strategy(1)).fit(x, y, 10, epochs=2, verbose=2)
-    # A `fit` of more than two seconds also tells how long it took; here that is the machine's affair.
+    # On a slow machine, where it takes more than two seconds, it also tells how long it took.
     lines = [line for line in capsys.readouterr().out.splitlines() if " steps in " not in line]
     assert [line for line in lines if line.startswith("kfit:")] == [
         "kfit: this task is worker 1; the chief, worker 0, shows the progress of the training",
