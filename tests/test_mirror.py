@@ -62,6 +62,8 @@ TESTED_BY: dict[str, str] = {
     "kfit/exactness/row_states.py": "exactness/test_layer_state.py: stateful",
     "kfit/heartbeat/layout.py": "heartbeat/test_task.py: HeartbeatReader",
     "kfit/inputs/__init__.py": "inputs/test_arrays.py",
+    "kfit/inputs/batch_maker.py": "inputs/test_processes.py: a process that makes its batches",
+    "kfit/inputs/batch_process.py": "inputs/test_processes.py: __getitem__",
     "kfit/inputs/batches.py": "inputs/test_arrays.py: Batches",
     "kfit/inputs/foreign_passes.py": "inputs/test_going_on.py: evaluate",
     "kfit/inputs/late_shuffles.py": "inputs/test_going_on.py: rerandomize_each_iteration",

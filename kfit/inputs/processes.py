@@ -13,42 +13,50 @@ process makes it.
 
 from __future__ import annotations
 
-import multiprocessing
+import atexit
 import os
-import pickle
-import random
+import queue
 import sys
+import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import cloudpickle
 import keras
-import numpy as np
 
-_SAFE_PATH = "PYTHONSAFEPATH"
+from kfit.inputs.batch_maker import BatchMaker
+from kfit.inputs.batch_process import SAFE_PATH, Task, set_safe_path
 
 
 class Processes:
     """A pool of processes that make batches, which is kept from epoch to epoch.
+
+    As many threads of this process wait for the batches. `ProcessPoolExecutor` would not do: it
+    waits forever for a process that dies while it sends a batch, its processes outlive a parent
+    that was killed, it ends them by SIGTERM, which they must be able to survive here, and it does
+    not tell how a process has died.
 
     Args:
         workers: The number of processes.
     """
 
     def __init__(self, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        variable = os.environ.get(_SAFE_PATH)
+        variable = os.environ.get(SAFE_PATH)
         with _without_program(), _without_current_folder():
-            self._executor = ProcessPoolExecutor(
-                workers, mp_context=context, initializer=_set_safe_path, initargs=(variable,)
-            )
-            for _ in range(workers):  # each starts a process, since none is idle yet
-                self._executor.submit(os.getpid)
+            self._makers = [BatchMaker(variable) for _ in range(workers)]
+        self._idle: queue.SimpleQueue[BatchMaker] = queue.SimpleQueue()
+        for maker in self._makers:
+            self._idle.put(maker)
+        self._threads = ThreadPoolExecutor(workers)
+        self._has_ended = False
+        _POOLS.add(self)
 
     def batches(
         self, dataset: keras.utils.PyDataset, indices: Iterator[int], ahead: int, key: Any
@@ -64,12 +72,50 @@ class Processes:
                 the batch.
         """
         packed = _packed(dataset)
-        tasks = ((packed, index, (*key, index)) for index in indices)
-        return in_order(self._executor, _made, tasks, ahead)
+        tasks = (Task(packed, index, (*key, index)) for index in indices)
+        return in_order(self._threads, partial(self._made, _named(dataset)), tasks, ahead)
 
     def end(self) -> None:
         """Ends the processes, without waiting for batches that are being made."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.hang_up()
+        threading.Thread(target=_join, args=(self._makers,)).start()
+
+    def hang_up(self) -> None:
+        """Lets each process end as soon as it has made its batch."""
+        self._has_ended = True
+        with suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().hang_up()
+
+    def _made(self, of: str, task: Task) -> Any:
+        # There are as many threads as processes, so the queue is empty only after the end.
+        maker = self._idle.get_nowait()
+        try:
+            return maker.make(task, of)
+        finally:
+            self._idle.put(maker)
+            if self._has_ended:
+                self.hang_up()
+
+
+_POOLS: weakref.WeakSet[Processes] = weakref.WeakSet()
+
+
+@atexit.register
+def _hang_up() -> None:
+    """Lets the processes of pools that nobody has ended end with the program.
+
+    Python waits for them in a function that `multiprocessing` has registered. The imports above
+    have loaded it, so this one was registered later, and is called before.
+    """
+    for pool in list(_POOLS):
+        pool.hang_up()
+
+
+def _join(makers: list[BatchMaker]) -> None:
+    for maker in makers:
+        maker.join()
 
 
 def in_order(
@@ -78,7 +124,7 @@ def in_order(
     """Calls a function in parallel, and yields the results in the order of the arguments.
 
     Args:
-        executor: The threads or processes that call the function.
+        executor: The threads that call the function.
         get: The function.
         tasks: The arguments, one for each call.
         ahead: The number of calls that are begun before their results are requested.
@@ -114,20 +160,17 @@ def _without_current_folder() -> Iterator[None]:
     run in place of Python's own module. As soon as they have started, they get the path of this
     process. Before Python 3.11 there is no such switch.
     """
-    before = os.environ.get(_SAFE_PATH)
-    _set_safe_path("1")
+    before = os.environ.get(SAFE_PATH)
+    set_safe_path("1")
     try:
         yield
     finally:
-        _set_safe_path(before)
+        set_safe_path(before)
 
 
-def _set_safe_path(text: str | None) -> None:
-    """Sets or deletes the environment variable that keeps the current folder off the path."""
-    if text is None:
-        os.environ.pop(_SAFE_PATH, None)
-    else:
-        os.environ[_SAFE_PATH] = text
+def _named(dataset: keras.utils.PyDataset) -> str:
+    """Returns how messages name a data set whose batches are made by processes."""
+    return f"`x`, a {type(dataset).__name__} with use_multiprocessing=True"
 
 
 def _packed(dataset: keras.utils.PyDataset) -> bytes:
@@ -140,23 +183,7 @@ def _packed(dataset: keras.utils.PyDataset) -> bytes:
         return cloudpickle.dumps(dataset)
     except Exception as error:
         raise ValueError(
-            f"`x`, a {type(dataset).__name__} with use_multiprocessing=True, cannot be sent to "
-            f"other processes: {error}. Expected: what can be pickled. Open files and the like in "
-            "`__getitem__`, or use threads: use_multiprocessing=False."
+            f"{_named(dataset)}, cannot be sent to other processes: {error}. Expected: what can be "
+            "pickled. Open files and the like in `__getitem__`, or use threads: "
+            "use_multiprocessing=False."
         ) from error
-
-
-def _made(task: tuple[bytes, int, tuple[int, ...]]) -> Any:
-    """Makes a batch in a process of the pool, after seeding that process's random generators.
-
-    Args:
-        task: The pickled data set, the index of the batch, and numbers to seed the generators with.
-    """
-    packed, index, key = task
-    seed = np.random.SeedSequence(key).generate_state(4)
-    dataset = pickle.loads(packed)  # noqa: S301  written by our own parent, for us
-    np.random.seed(seed)
-    random.seed(int(seed[0]))
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(int(seed[0]))
-    return dataset[index]
