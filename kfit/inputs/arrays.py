@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
+from kfit.inputs.bad_columns import bad_columns, is_frame
 from kfit.inputs.batches import Batches, BatchLayout, Segment, Template, own_options
 from kfit.inputs.feeder import LARGEST, MOST, Feeder, lent, take_back
 from kfit.inputs.order import Rows, permute, rows_fed
@@ -492,6 +493,11 @@ def _columns(argument: str, part: Any, in_place: bool, floats: tf.DType | None) 
         try:
             return _column(value, in_place, floats)
         except (TypeError, ValueError) as error:
+            if is_frame(value):
+                received = bad_columns(value, lambda one: _column(one, False, floats).tensors.dtype)
+                raise ValueError(
+                    f"`{argument}` cannot be made into a tensor: {error} {received}"
+                ) from error
             dtype = getattr(value, "dtype", type(value).__name__)
             mend = "; give it a dtype: `.astype('float32')`" if str(dtype) == "object" else ""
             raise ValueError(

@@ -188,7 +188,7 @@ def lives(process: int) -> bool:
 
 
 FAILING = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras, kfit
 import numpy as np
@@ -209,6 +209,19 @@ def local():
         pass
     raise LocalError("of a function")
 
+def dies_while_it_sends():
+    main = threading.get_ident()
+
+    def kill():
+        while True:
+            time.sleep(0.001)
+            frame = sys._current_frames()[main]
+            if frame.f_code.co_name == "_send" and len(frame.f_locals["buf"]) > 10**6:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill).start()
+    return np.ones(30_000_000)
+
 ACTIONS = [
     lambda: raised(KeyError("a column")),
     lambda: raised(OwnError("own")),
@@ -220,11 +233,12 @@ ACTIONS = [
     lambda: os._exit(3),
     lambda: os.kill(os.getpid(), signal.SIGKILL),
     lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    dies_while_it_sends,
 ]
 
 class Foo(keras.utils.PyDataset):
     def __len__(self):
-        return 9
+        return 11
 
     def __getitem__(self, index):
         return ACTIONS[index]()
@@ -233,7 +247,7 @@ class Ending(Foo):
     def __getitem__(self, index):
         return ACTIONS[7 if index == 5 else 6]()
 
-pool = Processes(4)
+pool = Processes(4)  # of which three die below, before the last one
 for index in range(len(ACTIONS)):
     try:
         print(len(next(pool.batches(Foo(), iter([index]), 1, (0,)))))
@@ -271,6 +285,7 @@ def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path) -> None:
         + r"7\. It has ended with exit code 3, as `os\._exit\(3\)`.* use_multiprocessing=False",
         died + r"8\. SIGKILL ended it: it was killed, perhaps since the memory .*fewer `workers`",
         died + r"9\. SIGSEGV ended it, as after a crash in native code",
+        died + r"10\. SIGKILL ended it",
         rf"fit: {foo.replace('Foo', 'Ending')}a process .* has died while it made batch 5\. ",
     ]
     assert done.returncode == 0, done.stderr[-3000:]
