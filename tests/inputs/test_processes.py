@@ -133,7 +133,7 @@ model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 callbacks = [Sends(), kfit.callbacks.BackupAndRestore("backup", save_freq=10000)]
 rows = Slow(workers=2, use_multiprocessing=True)
-kfit.Trainer(model, "one_device").fit(rows, verbose=0, callbacks=callbacks)
+kfit.Trainer(model, "one_device").fit(rows, shuffle=False, verbose=0, callbacks=callbacks)
 """
 
 
