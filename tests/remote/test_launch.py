@@ -318,4 +318,5 @@ def test_payloads_are_the_only_pickles() -> None:
         for path in root.rglob("*.py")
         if "import pickle" in (text := path.read_text(encoding="utf-8")) or "cloudpickle" in text
     }
-    assert naming == {"remote/pickling.py", "inputs/processes.py"}
+    of_pool = {f"inputs/{name}.py" for name in ("processes", "batch_maker", "batch_process")}
+    assert naming == {"remote/pickling.py", *of_pool}
