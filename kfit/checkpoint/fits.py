@@ -183,8 +183,9 @@ class Program:
             fit: The number of the `fit` in the program.
             start: What the `fit` begins with.
         """
-        if fit < self.repeats_until or fit == self.unfinished:
-            start = start.again(self.starts[fit])
+        first = self.starts.get(fit)
+        if first is not None and (fit < self.repeats_until or fit == self.unfinished):
+            start = start.again(first)
         else:
             self.starts = {number: kept for number, kept in self.starts.items() if number < fit}
         self.fits = fit
@@ -208,16 +209,17 @@ class Program:
         last = self if self in left else max(left, key=lambda each: each.left_at, default=None)
         if last is None or last.unfinished is None:
             return None
-        is_repeating = not self._is_left and self.fits <= self.repeats_until
+        # The records of later ones are only kept while earlier ones are repeated.
+        is_repeating = not self._is_left and self.fits in self.starts
         interruption = Interruption(
             last.starts[last.unfinished],
             last.unfinished if last is self else None,
             last.by_callback,
-            self.fits if is_repeating and self.fits in self.starts else None,
+            self.fits if is_repeating else None,
         )
         repeat = repeated(start, self.starts, may_be, interruption)
         if repeat is None:
-            self.fits = max(self.fits, *(fit + 1 for fit in self.starts), 0)
+            self.fits = max([self.fits, *(fit + 1 for fit in self.starts)])
         else:
             further = self.fits if self.unfinished is None else self.unfinished
             self.repeats_until = max(self.repeats_until, further)

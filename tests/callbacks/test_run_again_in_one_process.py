@@ -14,6 +14,7 @@ import pytest
 import kfit
 from kfit.callbacks import BackupAndRestore
 from kfit.checkpoint import fits
+from kfit.training.which_fit import Beginner
 from tests.sweeps import only
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
@@ -489,6 +490,22 @@ def test_a_fit_without_a_snapshot_is_told_to_begin_with_what_is_left(tmp_path: P
     with pytest.warns(UserWarning, match="first `fit` .* before its first snapshot"):
         life.fit(model, 1)
     assert int(model.optimizer.iterations) == STEPS + 2
+
+
+def test_an_error_before_it_is_known_which_fit_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def number(*_: Any) -> int:
+        raise OSError("the disk is away for a moment")
+
+    model, life = made(), Life(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Beginner, "number", number)
+        with pytest.raises(OSError, match="for a moment"):
+            life.fit(model, 1)
+    life.fit(model, 1)
+    life.fit(model, 1)
+    assert life.steps == 2 * STEPS
 
 
 def test_a_new_optimizer_does_not_hide_what_is_left(tmp_path: Path) -> None:
