@@ -30,10 +30,7 @@ from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.writer import Writer
 from kfit.fault_sites import Site, reach
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
-from kfit.heartbeat.tracebacks import (
-    lines_of_callers,
-    warn_user,
-)
+from kfit.heartbeat.tracebacks import lines_of_callers, warn_user
 from kfit.training.callback import Reason, TrainingCallback
 from kfit.training.fit_state import FitState
 from kfit.training.progress_bar import note_in_bars

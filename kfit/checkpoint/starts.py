@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -93,9 +95,97 @@ class Interruption(NamedTuple):
 
 
 _OTHER_MODEL = "it begins with another model and other weights"
+_NEXT_TURN = "it begins with another model"
 _SEVERAL = "others of the program began in the same way"
 _OTHER_LINES = "other lines of the program call it"
 _CAUGHT = "the program has caught the error, and may go on with another one"
+
+
+@dataclass
+class _Candidates:
+    """The `fit`s of this process that a beginning one may repeat, by what they have in common.
+
+    Each list has their numbers in ascending order. It is made when it is first asked for, since
+    `may_be` reads a snapshot.
+
+    Attributes:
+        start: What the beginning `fit` begins with.
+        starts: As for `repeated`.
+        may_be: As for `repeated`.
+        following: As in `Interruption`.
+    """
+
+    start: Start
+    starts: Mapping[int, Start]
+    may_be: Callable[[int], bool | None]
+    following: int | None
+
+    @cached_property
+    def called(self) -> list[int]:
+        """Those that the same lines called, but none that this run has already repeated."""
+        return [fit for fit in self._those(self._is_called_alike) if not self._is_done(fit)]
+
+    @cached_property
+    def alike(self) -> list[int]:
+        """Those that began with the same weights after as many steps."""
+        return self._those(self.start.begins_like)
+
+    @cached_property
+    def called_and_alike(self) -> list[int]:
+        """Those of which both is true."""
+        return [fit for fit in self.alike if fit in self.called]
+
+    @cached_property
+    def called_with_model(self) -> list[int]:
+        """Those that the same lines called with the same model."""
+        return [fit for fit in self.called if self.start.is_of_model_of(self.starts[fit])]
+
+    @cached_property
+    def of_model(self) -> list[int]:
+        """Those that trained the same model."""
+        return self._those(self.start.is_of_model_of)
+
+    @cached_property
+    def as_old(self) -> list[int]:
+        """Those that began after as many steps."""
+        return self._those(lambda begun: begun.steps == self.start.steps)
+
+    @property
+    def follows(self) -> bool:
+        """Whether the same lines called the `fit` that would be called next."""
+        fit = self.following
+        if fit is None or not self._is_called_alike(self.starts[fit]):
+            return False
+        return self.may_be(fit) is not False
+
+    def _is_called_alike(self, begun: Start) -> bool:
+        return begun.calls == self.start.calls
+
+    def _is_done(self, fit: int) -> bool:
+        is_earlier = self.following is not None and fit < self.following
+        return is_earlier and self.starts[fit].run == self.start.run
+
+    def _those(self, have: Callable[[Start], bool]) -> list[int]:
+        return [
+            fit
+            for fit, begun in self.starts.items()
+            if have(begun) and self.may_be(fit) is not False
+        ]
+
+    def first(self, fits: list[int]) -> int:
+        """Returns the first of some `fit`s that were called when the last of them was.
+
+        If it is known which `fit` would be called next, the first one from there on is taken, if
+        there is any.
+        """
+        if self.following is not None and fits[-1] >= self.following:
+            return next(fit for fit in fits if fit >= self.following)
+        first = last = fits[-1]
+        for fit in range(last - 1, -1, -1):
+            if fit not in self.starts or self.starts[fit].first_run != self.starts[last].first_run:
+                break
+            first = fit if fit in fits else first
+        return first
 
 
 def repeated(
@@ -137,44 +227,31 @@ def repeated(
         interrupted one.
     """
     interrupted, last, following = interruption.start, interruption.fit, interruption.following
-
-    def those(have: Callable[[Start], bool]) -> list[int]:
-        return [fit for fit, begun in starts.items() if have(begun) and may_be(fit) is not False]
-
-    def is_done(fit: int) -> bool:
-        return following is not None and fit < following and starts[fit].run == start.run
-
-    called = [fit for fit in those(lambda begun: begun.calls == start.calls) if not is_done(fit)]
-    alike = those(start.begins_like)
-    if following is not None and following in called:
+    found = _Candidates(start, starts, may_be, following)
+    if following is not None and found.follows:
         return Repeat(following)
     if last is None:  # a `fit` is only known to be repeated if its lines are run again
-        runs = {fit: starts[fit].run for fit in called if starts[fit].run != start.run}
-        again = [fit for fit, run in runs.items() if fit in alike or run == interrupted.run]
-        return Repeat(_first(again, starts, following)) if again else None
-    both = [fit for fit in alike if fit in called]
+        runs = {fit: starts[fit].run for fit in found.called if starts[fit].run != start.run}
+        again = [fit for fit, run in runs.items() if run == interrupted.run or fit in found.alike]
+        return Repeat(found.first(again)) if again else None
     is_other = not start.is_of_model_of(interrupted)
-    as_old = those(lambda begun: begun.steps == start.steps)
-    younger = as_old if is_other and start.steps < interrupted.steps else []
+    is_younger = is_other and start.steps < interrupted.steps
     if following is None and interrupted.is_called_by_what_runs(start):
-        is_turn = interruption.by_callback or start.weights is None
-        doubt = "it begins with another model" if is_turn and is_other else None
-        return _after_caught(start, starts, last, doubt, called, alike, younger)
-    of_model = those(start.is_of_model_of)
-    has_other_settings = is_other and may_be(last) is False
-    unlike = _SEVERAL if alike and following is None else None
-    ways = (
-        (both, None),
-        ([fit for fit in called if fit in of_model], unlike),
-        (called, unlike),
-        (alike, _SEVERAL if len(alike) > 1 else None),
-        (of_model if is_other else [], _OTHER_LINES),
-        (younger, None),
-        (as_old if has_other_settings else [], _OTHER_LINES),
-    )
-    for found, doubt in ways:
-        if found:
-            return Repeat(_first(found, starts, following), doubt)
+        is_turn = is_other and (interruption.by_callback or start.weights is None)
+        return _after_caught(found, last, is_turn=is_turn, is_younger=is_younger)
+    if found.called_and_alike:
+        return Repeat(found.first(found.called_and_alike))
+    if found.called:
+        unlike = _SEVERAL if found.alike and following is None else None
+        return Repeat(found.first(found.called_with_model or found.called), unlike)
+    if found.alike:
+        return Repeat(found.first(found.alike), _SEVERAL if len(found.alike) > 1 else None)
+    if is_other and found.of_model:
+        return Repeat(found.first(found.of_model), _OTHER_LINES)
+    if is_younger and found.as_old:
+        return Repeat(found.first(found.as_old))
+    if is_other and may_be(last) is False and found.as_old:
+        return Repeat(found.first(found.as_old), _OTHER_LINES)
     expected = last if following is None else following
     doubt = _OTHER_MODEL if _is_another(start, starts[expected]) else None
     if following is None and _was_in_loop(interrupted, starts):
@@ -182,43 +259,32 @@ def repeated(
     return Repeat(expected, doubt)
 
 
-def _after_caught(
-    start: Start,
-    starts: Mapping[int, Start],
-    last: int,
-    doubt: str | None,
-    called: list[int],
-    alike: list[int],
-    younger: list[int],
-) -> Repeat:
+def _after_caught(found: _Candidates, last: int, *, is_turn: bool, is_younger: bool) -> Repeat:
     """Returns which `fit` is repeated in a program that has caught the error of another one.
 
     The program may try the interrupted `fit` again, or several from an earlier one on; or it may go
     on, as a loop does with its next turn.
 
     Args:
-        start: What the beginning `fit` begins with.
-        starts: What the `fit`s of this process began with, by their numbers.
+        found: The `fit`s that may be repeated.
         last: The number of the interrupted `fit`.
-        doubt: Why it may be another one, though it began in the same way; None if there is no sign
-            of it.
-        called: The numbers of the `fit`s that the same lines called.
-        alike: The numbers of the `fit`s that began with the same weights after as many steps.
-        younger: The numbers of the `fit`s that began after as many steps, if another model begins,
-            which has taken fewer steps than that of the interrupted `fit` had when that began.
+        is_turn: Whether the beginning one may be the next turn of a loop, though it begins in the
+            same way as the interrupted one.
+        is_younger: Whether another model begins, which has taken fewer steps than that of the
+            interrupted `fit` had when that began.
     """
-    if called and start.calls != starts[last].calls:
-        both = [fit for fit in alike if fit in called]
-        of_model = [fit for fit in called if start.is_of_model_of(starts[fit])]
-        found = both or of_model or called
-        return Repeat(found[-1], None if len(both) == 1 else _CAUGHT)
-    if last in alike:
-        return Repeat(last, doubt or (_SEVERAL if len(alike) > 1 else None))
-    if alike:
-        return Repeat(alike[-1], None if len(alike) == 1 else _CAUGHT)
-    if younger:
-        return Repeat(_first(younger, starts, None))
-    return Repeat(last, _OTHER_MODEL if _is_another(start, starts[last]) else None)
+    start, interrupted = found.start, found.starts[last]
+    if found.called and start.calls != interrupted.calls:
+        fits = found.called_and_alike or found.called_with_model or found.called
+        return Repeat(fits[-1], None if len(found.called_and_alike) == 1 else _CAUGHT)
+    is_one = len(found.alike) == 1
+    if last in found.alike:
+        return Repeat(last, _NEXT_TURN if is_turn else None if is_one else _SEVERAL)
+    if found.alike:
+        return Repeat(found.alike[-1], None if is_one else _CAUGHT)
+    if is_younger and found.as_old:
+        return Repeat(found.first(found.as_old))
+    return Repeat(last, _OTHER_MODEL if _is_another(start, interrupted) else None)
 
 
 def _is_another(start: Start, begun: Start) -> bool:
@@ -231,22 +297,3 @@ def _was_in_loop(begun: Start, starts: Mapping[int, Start]) -> bool:
     """Returns whether one run of the program has called several `fit`s where it called this one."""
     same = [each for each in starts.values() if each.calls == begun.calls]
     return sum(each.first_run == begun.first_run for each in same) > 1
-
-
-def _first(fits: list[int], starts: Mapping[int, Start], following: int | None) -> int:
-    """Returns the first of some `fit`s that were called when the last of them was.
-
-    Args:
-        fits: The numbers of the `fit`s, in ascending order.
-        starts: What the `fit`s of this process began with, by their numbers.
-        following: The number of the `fit` that would be called next. If it is known, the first one
-            from there on is taken, if there is any.
-    """
-    if following is not None and fits[-1] >= following:
-        return next(fit for fit in fits if fit >= following)
-    first = last = fits[-1]
-    for fit in range(last - 1, -1, -1):
-        if fit not in starts or starts[fit].first_run != starts[last].first_run:
-            break
-        first = fit if fit in fits else first
-    return first

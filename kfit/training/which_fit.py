@@ -87,11 +87,11 @@ class Beginner:
             return not compare(self.fingerprint, snapshot.state["fingerprint"])
 
         repeat = program.repeated(self.start, may_be)
-        if repeat is not None:
-            if repeat.doubt is not None:
-                _tell_of_doubt(store.directory, program.unfinished, repeat)
-            if program.fits != program.unfinished or repeat.fit != program.fits:
-                return repeat.fit
+        if repeat is not None and repeat.doubt is not None:
+            assert program.unfinished is not None
+            _tell_of_doubt(store.directory, program.unfinished, repeat)
+        if repeat is not None and not repeat.fit == program.fits == program.unfinished:
+            return repeat.fit
         found, weights = None, self.start.weights
         if weights is not None and not program.has_borrowed:
             found = marks.recognized(program.fits, weights, known, may_be)
@@ -103,17 +103,13 @@ class Beginner:
         return later if later is not None and is_later else program.fits
 
 
-def _tell_of_doubt(directory: str, unfinished: int | None, repeat: Repeat) -> None:
-    which = "a `fit` with another directory"
-    if unfinished is not None:
-        which = f"the {nth(unfinished)} `fit` of this program"
-    what = f"the {nth(repeat.fit)} one"
-    if repeat.fit == unfinished:
-        what = "it and goes on with it"
+def _tell_of_doubt(directory: str, unfinished: int, repeat: Repeat) -> None:
+    is_unfinished = repeat.fit == unfinished
+    what = "it and goes on with it" if is_unfinished else f"the {nth(repeat.fit)} one"
     warn_user(
-        f"{directory}: {which} was interrupted, and this one is taken for {what}, but "
-        f"{repeat.doubt}. If it is another `fit`, such as the next one of a loop that goes on "
-        "after an error, give it a directory of its own."
+        f"{directory}: the {nth(unfinished)} `fit` of this program was interrupted, and this one "
+        f"is taken for {what}, but {repeat.doubt}. If it is another `fit`, such as the next one of "
+        "a loop that goes on after an error, give it a directory of its own."
     )
 
 
