@@ -29,7 +29,7 @@ _LOOK_EVERY = 0.5  # seconds between two looks whether the parent still lives
 class Task:
     """A batch to make.
 
-    Args:
+    Attributes:
         packed: The pickled data set.
         index: The index of the batch.
         key: Numbers from which the random generators are seeded.
@@ -44,7 +44,7 @@ class Task:
 class Failure:
     """What went wrong in the process.
 
-    Args:
+    Attributes:
         text: What to tell the user, unless the error itself can be raised.
         lines: The traceback of the error.
         packed: The pickled error; None if it can't be pickled, would be another one
