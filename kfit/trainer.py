@@ -62,6 +62,7 @@ from kfit.training.callback import TrainingCallback
 from kfit.training.chief_only import listed
 from kfit.training.fit_executor import FitExecutor
 from kfit.training.fit_state import FitState
+from kfit.training.made_model import made_model
 from kfit.training.one_batch import OneBatchMaker
 from kfit.training.order_seeds import OrderSeeds
 from kfit.training.own_methods import direct, through_model
@@ -170,7 +171,7 @@ class Trainer:
         choice = None if devices is not None else explain_choice(strategy, self._strategy, model)
         if choice is not None and self._strategy.is_chief:
             tell_choice(choice)
-        self._model = self._made(model)
+        self._model = made_model(model, self._strategy)
         self._one_batch = OneBatchMaker()
         self._comparison = BatchComparison(self._strategy)
         given = None if seed is None else int(seed)  # as snapshots need it
@@ -199,18 +200,6 @@ class Trainer:
                     "`trainer.model.load_weights(path)` its weights"
                 )
             raise AttributeError(says, name=name, obj=self)
-
-    def _made(self, model: keras.Model | Callable[[], keras.Model]) -> keras.Model:
-        if isinstance(model, keras.Model):
-            return model
-        with self._strategy.scope():
-            made = model()
-        if not isinstance(made, keras.Model):
-            raise ValueError(
-                "`model` is a function, which must return a keras.Model. It returned: "
-                f"{made!r} (of type {type(made)})"
-            )
-        return made
 
     @property
     def model(self) -> keras.Model:
