@@ -255,8 +255,9 @@ class Supervisor:
 
         If a task has failed while another task is suspended by a signal (SIGSTOP), the suspended
         task is taken for the cause. The failure is then put into the queue again, to be handled
-        after the hang. A task that the others can do without, such as an evaluator, does not wait
-        for them either, so its failure has no such cause.
+        after the hang. There are two exceptions. An error that a task has raised by itself is the
+        cause, whatever the others do. And a task that the others can do without, such as an
+        evaluator, neither waits for them nor do they wait for it.
 
         Args:
             event: The end of a task, or the number of a signal to the supervisor.
@@ -264,9 +265,14 @@ class Supervisor:
         if self._hangs is None or not isinstance(event, TaskExit) or event.returncode == 0:
             return event
         assert self._generation is not None
-        if event.name in self._generation.dispensable:
+        apart = self._generation.dispensable
+        if event.name in apart:
             return event
-        hang = self._hangs.stopped(self._events.now(), self._generation.stopped())
+        error = self._generation.error(event.name)
+        if event.returncode > 0 and error is not None and not error.is_consequence:
+            return event
+        needed = [name for name in self._generation.stopped() if name not in apart]
+        hang = self._hangs.stopped(self._events.now(), needed)
         if hang is None:
             return event
         self._events.put(event)

@@ -94,6 +94,7 @@ class Generation:
     Attributes:
         blame: Why the tasks must end; None if all is well.
         ended: When the last task has ended.
+        slow_steps: The seconds after which a task that was stopped or stuck has gone on.
     """
 
     def __init__(self, run: "MadeUpRun", tasks: Sequence[Task]) -> None:
@@ -101,6 +102,7 @@ class Generation:
         self.tasks = {task.name: task for task in tasks}
         self.blame: Blame | None = None
         self.ended = 0.0
+        self.slow_steps: list[float] = []
         self.is_closed = False
         self.names = list(self.tasks)
         self.dispensable = [name for name in self.names if name == EVALUATOR]
@@ -259,8 +261,10 @@ class MadeUpRun(Backend):
             task.error = task.last_words or task.error
         generation.ended = self.now
         if code != 0 and task.name != EVALUATOR:
-            stopped = [each.name for each in generation.ill if each.is_stopped]
-            if stopped:  # they do not answer the others, which fail
+            ill = [each for each in generation.ill if each.name != EVALUATOR]
+            stopped = [each.name for each in ill if each.is_stopped]
+            is_own = code > 0 and task.error is not None and not task.error.is_consequence
+            if stopped and not is_own:  # they do not answer the others, which fail
                 generation.accuse(stopped, 128 + signal.SIGKILL)
             error = task.error.summary if task.error and code > 0 else ""
             generation.accuse([task.name], code if code > 0 else 128 - code, error)

@@ -258,7 +258,10 @@ class Runs(RuleBasedStateMachine):
     @rule(index=st.integers(0, 3))
     def come_back(self, index: int) -> None:
         """What was given up, or nearly, goes on: it must not be taken for a task of the next."""
-        self.tasks.ill[index % len(self.tasks.ill)].go_on(self.run.now)
+        task = self.tasks.ill[index % len(self.tasks.ill)]
+        assert task.ill_since is not None
+        self.tasks.slow_steps.append(self.run.now - task.ill_since)
+        task.go_on(self.run.now)
 
     @precondition(lambda self: self.running)
     @rule(
@@ -352,13 +355,23 @@ class Runs(RuleBasedStateMachine):
         if self.has_begun:
             assert not [task for each in self.run.generations[:-1] for task in each.running]
 
+    def found_stuck(self, task: Task) -> float:
+        """Returns the seconds after which a task that is stuck in a step must have been found.
+
+        If the steps usually take long, one more may take five times as long.
+        """
+        slow = self.tasks.slow_steps
+        if 4 * len(slow) < task.pulse.beats:
+            return FOUND_STUCK
+        return max([FOUND_STUCK, *(5 * seconds for seconds in slow)])
+
     @invariant()
     def a_hang_is_found(self) -> None:
         if not self.has_begun or not self.running or self.tasks.blame is not None:
             return
         for task in self.tasks.ill:
             assert task.ill_since is not None
-            most = FOUND_STOPPED if task.is_stopped else FOUND_STUCK
+            most = FOUND_STOPPED if task.is_stopped else self.found_stuck(task)
             assert self.run.now - task.ill_since <= most, f"{task.name} hangs"
 
     @invariant()
@@ -438,3 +451,59 @@ def test_an_evaluator_that_was_stopped_and_has_ended_is_not_blamed(runs: Runs) -
     runs.wait(seconds=2.0)
     assert runs.watched.code == 3
     runs.the_first_cause_is_named()
+
+
+@pytest.mark.parametrize("index", [1, 2], ids=["worker", "evaluator"])
+def test_an_error_of_its_own_is_named_beside_a_task_that_is_stopped(runs: Runs, index: int) -> None:
+    runs.hang(index=index, is_stopped=True)
+    runs.wait(seconds=2.0)
+    worker = runs.tasks.tasks["worker 0"]
+    worker.error = TaskError(1.0, "ValueError: x", False)
+    worker.end_at(runs.run.now, 1)
+    runs.wait(seconds=5.0)
+    assert runs.tasks.blame is not None
+    assert runs.tasks.blame.names == {"worker 0"}
+    assert runs.watched.code == 1
+    runs.the_first_cause_is_named()
+
+
+def test_a_worker_that_fails_beside_an_evaluator_that_is_stopped_is_named(runs: Runs) -> None:
+    runs.end_beside_one_that_is_stopped(index=2, code=3)
+    runs.wait(seconds=5.0)
+    assert runs.watched.code == 3
+    runs.the_first_cause_is_named()
+
+
+def test_a_task_that_is_stuck_is_found_though_the_host_was_often_suspended() -> None:
+    """The time in which nothing ran is not the usual time of a step."""
+    runs = Runs()
+    runs.begin(workers=1, evaluator=False, budget=0, grace=GRACE)
+    for _ in range(4):
+        runs.hang(index=0, is_stopped=False)
+        runs.suspend_host(seconds=100.0)
+        runs.wait(seconds=0.3)
+        runs.come_back(index=0)
+        runs.wait(seconds=0.3)
+    runs.hang(index=0, is_stopped=False)
+    runs.wait(seconds=62.0)
+    runs.a_hang_is_found()
+    assert runs.tasks.blame is not None
+    runs.teardown()
+
+
+def test_a_step_may_take_long_where_all_have_taken_long() -> None:
+    runs = Runs()
+    runs.begin(workers=1, evaluator=False, budget=0, grace=GRACE)
+    for _ in range(5):
+        runs.hang(index=0, is_stopped=False)
+        for _ in range(4):
+            runs.wait(seconds=12.0)
+        runs.come_back(index=0)
+    runs.hang(index=0, is_stopped=False)
+    for _ in range(3):
+        runs.wait(seconds=62.0)
+        runs.a_hang_is_found()
+    assert runs.tasks.blame is None
+    runs.wait(seconds=62.0)
+    assert runs.tasks.blame is not None
+    runs.teardown()
