@@ -20,6 +20,11 @@ from kfit.supervisor.supervisor import Supervisor
 EVALUATOR = "evaluator 0"
 AT_LEAST = 8.9
 """Seconds without progress before which no task may be taken for hung."""
+_LONGEST_STEP = 0.5
+"""The most seconds between two steps of a task that trains: the interval of the supervisor's looks.
+
+A task that gets stuck may have taken its last step so long before.
+"""
 _SOON = 60.0
 
 
@@ -147,8 +152,12 @@ class Generation:
         """Where nothing else is the matter, a hang was found; then a task must hang."""
         if self.blame is None:
             now = self._run.now
-            longest = max((now - t.ill_since for t in self.ill if t.ill_since), default=0.0)
-            assert longest > AT_LEAST, "healthy tasks were taken for hung"
+            quiet = [
+                now - task.ill_since + (0.0 if task.is_stopped else _LONGEST_STEP)
+                for task in self.ill
+                if task.ill_since is not None
+            ]
+            assert max(quiet, default=0.0) > AT_LEAST, "healthy tasks were taken for hung"
             self.accuse([task.name for task in self.ill], 128 + signal.SIGKILL)
 
     def pulses(self) -> dict[str, Pulse]:

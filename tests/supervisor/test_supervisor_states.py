@@ -491,6 +491,25 @@ def test_a_task_that_is_stuck_is_found_though_the_host_was_often_suspended() -> 
     runs.teardown()
 
 
+def test_a_task_that_is_stuck_is_judged_from_its_last_step_on() -> None:
+    """The end of another task is an event, after which the supervisor looks at other moments."""
+    runs = Runs()
+    runs.begin(workers=1, evaluator=True, budget=0, grace=GRACE)
+    runs.wait(seconds=2.0)
+    runs.wait(seconds=0.3)
+    runs.wait(seconds=0.3)
+    runs.wait(seconds=0.3)
+    runs.hang(index=0, is_stopped=False)
+    last_step = runs.tasks.tasks["worker 0"].pulse.time
+    runs.wait(seconds=0.3)
+    runs.end(index=1, code=0)
+    runs.wait(seconds=last_step + 9.0 - runs.run.now)
+    assert runs.tasks.blame is None
+    runs.wait(seconds=0.6)
+    assert runs.tasks.blame is not None
+    runs.teardown()
+
+
 def test_a_step_may_take_long_where_all_have_taken_long() -> None:
     runs = Runs()
     runs.begin(workers=1, evaluator=False, budget=0, grace=GRACE)
