@@ -448,8 +448,8 @@ class Hangs:
 
         If a signal has suspended some of the tasks, these are the culprits. Otherwise the tasks
         that wait for no other task are considered, or all tasks if each one waits. Of these, the
-        tasks at the earliest step are the candidates. The culprits are the candidates whose last
-        progress is the longest ago, with a tolerance of one second.
+        tasks at the earliest step of the earliest `fit` are the candidates. The culprits are the
+        candidates whose last progress is the longest ago, with a tolerance of one second.
 
         Args:
             near: The names of the tasks that make no progress, and are near or past their limits.
@@ -462,7 +462,7 @@ class Hangs:
             return stopped
         near = tuple(n for n in near if not self._rhythms[n].waits) or near
         pulses = {name: self._rhythms[name].pulse for name in near}
-        lowest = min(pulse.step for pulse in pulses.values())
-        behind = {name: pulse for name, pulse in pulses.items() if pulse.step == lowest}
+        lowest = min(pulse.reached for pulse in pulses.values())
+        behind = {name: pulse for name, pulse in pulses.items() if pulse.reached == lowest}
         oldest = min(pulse.time for pulse in behind.values())
         return tuple(name for name, pulse in behind.items() if pulse.time <= oldest + _TOGETHER)

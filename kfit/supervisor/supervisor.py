@@ -22,6 +22,7 @@ from typing import Literal, TextIO
 
 from kfit.argument_checks import check_seconds
 from kfit.heartbeat.errors import RESTARTS
+from kfit.heartbeat.reached import Reached
 from kfit.supervisor.activity import activity
 from kfit.supervisor.backend import Backend, LocalBackend, Plan, Start, WatchedTasks
 from kfit.supervisor.events import Events
@@ -70,7 +71,8 @@ class Supervisor:
 
     - KFIT_RUN, an identifier of the run;
     - KFIT_GENERATION, the number of the generation, from 0;
-    - KFIT_REACHED, the last step of each earlier generation, separated by commas;
+    - KFIT_REACHED, the last step of each earlier generation, after the number of its `fit` in the
+      program, such as "0:100,1:3";
     - KFIT_RESTARTS, `max_restarts`;
     - KFIT_SEED, a random number, unless the command sets it;
     - KFIT_HEARTBEAT, the path of the file in which the task reports its progress (see
@@ -87,7 +89,8 @@ class Supervisor:
         grace: Seconds that tasks have to stop before they are killed. After a task has failed, the
             others have at most 3 seconds.
         max_restarts: Maximum number of restarts in a row; 0 never restarts. The count starts again
-            at 0 when the tasks take a step beyond the furthest step of all earlier generations.
+            at 0 when the tasks take a step beyond the furthest step of all earlier generations, or
+            begin a later `fit` of the program.
         hang_timeout: Seconds without progress after which a task in `fit`, `evaluate` or `predict`
             counts as hung. "auto" means `limits`; None turns hang detection off.
         limits: The limits for `"auto"`; None for the default ones.
@@ -206,11 +209,11 @@ class Supervisor:
             self._output.close()
 
     def _start(
-        self, start: Start, number: int, identity: _Identity, reached: Sequence[int]
+        self, start: Start, number: int, identity: _Identity, reached: Sequence[Reached]
     ) -> WatchedTasks:
         """Starts the tasks of one generation (attempt of the run), and hang detection for them."""
-        steps = told(reached)
-        generation = start(number, lambda env: identity.added_to(env, number, steps))
+        places = told(reached)
+        generation = start(number, lambda env: identity.added_to(env, number, places))
         self._generation = generation
         self._started_at = self._events.now()
         if self._hang_timeout is not None:

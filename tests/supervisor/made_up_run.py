@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kfit.heartbeat import Phase, Pulse, TaskError
+from kfit.heartbeat import Phase, Pulse, Reached, TaskError
 from kfit.supervisor.backend import Backend
 from kfit.supervisor.events import Events
 from kfit.supervisor.output import Output
@@ -123,8 +123,9 @@ class Generation:
         return [task for task in self.running if task.ill_since is not None]
 
     @property
-    def reached(self) -> int:
-        return max(self.step(name) or 0 for name in self.names)
+    def furthest(self) -> tuple[int, int]:
+        """The furthest place of all tasks: a `fit`, and a step of it."""
+        return max((task.pulse.fit, task.pulse.step) for task in self.tasks.values())
 
     def accuse(self, names: Sequence[str], code: int, error: str = "") -> None:
         """Notes why the tasks must end, unless they must end already."""
@@ -186,9 +187,8 @@ class Generation:
         assert not self.is_closed
         assert not self.running
 
-    def step(self, name: str) -> int | None:
-        pulse = self.tasks[name].pulse
-        return pulse.step if pulse.beats else None
+    def reached(self, name: str) -> Reached:
+        return self.tasks[name].pulse.reached
 
 
 @dataclass
@@ -199,8 +199,10 @@ class MadeUpRun(Backend):
         check_start: A function that is called before each start with the environment of a task.
         is_gone: Whether the program cannot be started any more.
         crashes: The codes with which the tasks of the next generations end before any step.
-        bug: The step after which the first worker raises an error, whenever it comes there.
-        lag: How many steps before the furthest one the next generation resumes.
+        bug: The place, a `fit` and a step of it, after which the first worker raises an error,
+            whenever it comes there.
+        lag: How many steps before the furthest one of its `fit` the next generation resumes.
+        repeats: How many `fit`s before the furthest one the next generation resumes.
         generations: The generations so far.
     """
 
@@ -210,8 +212,9 @@ class MadeUpRun(Backend):
     now: float = 1000.0
     is_gone: bool = False
     crashes: list[int] = field(default_factory=list)
-    bug: int = 0
+    bug: tuple[int, int] | None = None
     lag: int = 0
+    repeats: int = 0
     generations: list[Generation] = field(default_factory=list)
     on_exit: Callable[[TaskExit], None] = field(default=lambda exit: None)
 
@@ -226,9 +229,10 @@ class MadeUpRun(Backend):
         self.check_start(number, identified({}))
         if self.is_gone:
             raise TaskStartError("worker 0 could not be started")
-        furthest = max((each.reached for each in self.generations), default=0)
+        fit, step = max((each.furthest for each in self.generations), default=(0, 0))
         pulse = Pulse(
-            step=max(0, furthest - self.lag),
+            fit=max(0, fit - self.repeats),
+            step=max(0, step - self.lag),
             time=self.now,
             in_call=True,
             phase=Phase.STEP,
@@ -291,7 +295,7 @@ class MadeUpRun(Backend):
             else:
                 beat = {"beats": pulse.beats + 1, "step": pulse.step + 1, "time": self.now}
                 task.pulse = replace(pulse, meeting_since=None, **beat)
-                if task.pulse.step == self.bug and task.name == "worker 0":
+                if (pulse.fit, pulse.step + 1) == self.bug and task.name == "worker 0":
                     task.error = TaskError(self.now, "ValueError: the same", False)
                     task.end_at(self.now, 1)
 

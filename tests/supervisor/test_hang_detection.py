@@ -311,6 +311,16 @@ def test_the_task_behind_the_others_is_the_culprit() -> None:
     assert set(hang.stalled) == {"worker 0", "worker 1"}
 
 
+def test_the_task_in_an_earlier_fit_is_behind_whatever_its_step() -> None:
+    host = Host("worker 0", "worker 1")
+    host.train(10, 0.2)
+    host.set("worker 0", fit=1, step=2)
+    host.set("worker 1", fit=0, step=100)
+    hang = host.rest(11)
+    assert hang is not None
+    assert hang.culprits == ("worker 1",)
+
+
 def test_tasks_that_get_on_are_not_named() -> None:
     host = Host("worker 0", "worker 1")
     host.train(10, 0.2)

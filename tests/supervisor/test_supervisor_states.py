@@ -7,6 +7,7 @@ and the clock are made up.
 import math
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -33,7 +34,7 @@ class Runs(RuleBasedStateMachine):
     """A run under a supervisor, and what must become of it.
 
     Attributes:
-        furthest: The furthest step of the generations that have ended.
+        furthest: The furthest place of the generations that have ended: a `fit`, and a step of it.
         in_a_row: Failures in a row without progress.
         told: The first signal that told the supervisor to end the run.
         due: The least and the greatest time of the next start; None while tasks run.
@@ -48,9 +49,10 @@ class Runs(RuleBasedStateMachine):
     )
     def begin(self, workers: int, evaluator: bool, budget: int, grace: float) -> None:
         self.budget, self.grace = budget, grace
-        self.furthest = self.in_a_row = self.errors = 0
-        self.last_error: tuple[int, str] = (0, "")
-        self.reached: list[int] = []
+        self.furthest = (0, 0)
+        self.in_a_row = self.errors = 0
+        self.last_error: tuple[tuple[int, int], str] = ((0, 0), "")
+        self.reached: list[tuple[int, int]] = []
         self.told: int | None = None
         self.asked_at = 0.0
         self.due: tuple[float, float] | None = (1000.0, 1000.0)
@@ -100,7 +102,7 @@ class Runs(RuleBasedStateMachine):
         assert is_due, f"started at {self.run.now}, not at {self.due}:\n{said}"
         self.due = None
         assert environ["KFIT_GENERATION"] == str(number)
-        assert environ["KFIT_REACHED"] == ",".join(map(str, self.reached))
+        assert environ["KFIT_REACHED"] == ",".join(f"{fit}:{step}" for fit, step in self.reached)
         self.identity = self.identity or (environ["KFIT_RUN"], environ["KFIT_SEED"])
         assert self.identity == (environ["KFIT_RUN"], environ["KFIT_SEED"])
         if self.run.is_gone:
@@ -122,7 +124,7 @@ class Runs(RuleBasedStateMachine):
             failed = {128 - code if code < 0 else code for code in codes if code}
             self.expected = failed | {blame.code}
             return
-        reached = self.tasks.reached
+        reached = self.tasks.furthest
         progress = reached > self.furthest
         self.furthest = max(self.furthest, reached)
         self.reached.append(reached)
@@ -178,10 +180,11 @@ class Runs(RuleBasedStateMachine):
         code=st.sampled_from([1, 143, -9]),
         steps=st.integers(0, 3),
         lag=st.integers(0, 3),
+        repeats=st.integers(0, 1),
     )
-    def fail(self, code: int, steps: int, lag: int) -> None:
+    def fail(self, code: int, steps: int, lag: int, repeats: int) -> None:
         """All tasks fail together, and are started again, so that many generations come to pass."""
-        self.run.lag = lag
+        self.run.lag, self.run.repeats = lag, repeats
         self.pass_time(0.5 * steps)
         for task in self.tasks.running:
             task.error = None
@@ -244,8 +247,17 @@ class Runs(RuleBasedStateMachine):
     @rule(lag=st.integers(0, 3))
     def meet_a_bug(self, lag: int) -> None:
         """Worker 0 raises an error after the next step, and again each time that it comes there."""
-        self.run.lag, self.run.bug = lag, max(t.pulse.step for t in self.tasks.running) + 1
+        fit, step = max((task.pulse.fit, task.pulse.step) for task in self.tasks.running)
+        self.run.lag, self.run.repeats, self.run.bug = lag, 0, (fit, step + 1)
         self.pass_time(5.0)
+
+    @precondition(lambda self: self.healthy)
+    @rule()
+    def begin_next_fit(self) -> None:
+        """All tasks have ended their `fit`, and begin another one."""
+        for task in self.tasks.running:
+            pulse = task.pulse
+            task.pulse = replace(pulse, fit=pulse.fit + 1, step=0, time=self.run.now)
 
     @precondition(lambda self: self.running and self.tasks.blame is None)
     @rule(index=st.integers(0, 3), is_stopped=st.booleans())
