@@ -222,6 +222,8 @@ class BackupAndRestore(TrainingCallback):
             self._fit = beginner.number(program, store, labels, lock.fits)
             is_spoilt = start.goes_on_from(program.starts.get(self._fit))
             program.begin(self._fit, start)
+            heartbeat = self.training.call.heartbeat
+            heartbeat.set_fit_number(program.number_of_all(self._fit, heartbeat.fit_number))
         if self._fit:
             ends = ends_to_keep(self._fit, labels, self.keep_finished, store.size)
             store.is_needed = ends.__contains__
