@@ -30,6 +30,7 @@ from kfit.checkpoint.store import SnapshotName, Store
 from kfit.checkpoint.writer import Writer
 from kfit.fault_sites import Site, reach
 from kfit.fingerprints import SECTIONS, Section, of_optimizers
+from kfit.heartbeat.reached import nth
 from kfit.heartbeat.tracebacks import lines_of_callers, warn_user
 from kfit.training.callback import Reason, TrainingCallback
 from kfit.training.fit_state import FitState
@@ -38,7 +39,6 @@ from kfit.training.same_training import refuse_another
 from kfit.training.which_fit import (
     Beginner,
     message_of_one_left_out,
-    nth,
     start_of,
     tell_of_no_snapshot,
 )
@@ -222,6 +222,8 @@ class BackupAndRestore(TrainingCallback):
             self._fit = beginner.number(program, store, labels, lock.fits)
             is_spoilt = start.goes_on_from(program.starts.get(self._fit))
             program.begin(self._fit, start)
+            heartbeat = self.training.call.heartbeat
+            heartbeat.set_fit_number(program.number_of_all(self._fit, heartbeat.fit_number))
         if self._fit:
             ends = ends_to_keep(self._fit, labels, self.keep_finished, store.size)
             store.is_needed = ends.__contains__

@@ -101,6 +101,9 @@ def _judged(method: Callable[_P, _R]) -> Callable[_P, _R]:
 def _accounted(fit: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorator of `Trainer.fit`: the trainer's account counts the time that the method takes.
 
+    The heartbeat counts the `fit`s, so that the supervisor (`kfit run`) knows whose step it is
+    told.
+
     When the method has ended, the chief prints a line, or the report if `fit` was profiled.
     """
 
@@ -108,7 +111,7 @@ def _accounted(fit: Callable[_P, _R]) -> Callable[_P, _R]:
     def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         self: Any = args[0]
         account = self._account = Account()
-        with account.running(), warning_once():
+        with account.running(), warning_once(), self._heartbeat.fit():
             result = fit(*args, **kwargs)
         self._account = account  # a callback may have called `fit`, too
         if (text := account.summary()) is not None:

@@ -151,6 +151,7 @@ WHOLE: dict[str, str] = {
     "report/test_restarts.py": "a report of real tasks that are killed and started again",
     "supervisor/test_healthy_and_hung.py": "real programs that are slow, and that hang",
     "supervisor/test_supervisor_restarts.py": "real tasks that are started again",
+    "supervisor/test_several_fits.py": "a program of several `fit`s that is killed in later ones",
     "test_types.py": "what type checkers say of a program that uses kfit",
     "test_architecture.py": "the drawing and the paths of docs/architecture.md",
     "test_deletions.py": "which code may delete files",

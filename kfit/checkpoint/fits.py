@@ -159,6 +159,8 @@ class Program:
             an interruption. Their models may have the weights that they have ended with.
         left_at: When a `fit` was last interrupted, by `time.monotonic()`.
         by_callback: Whether a callback had interrupted it, and no error or signal.
+        numbers: The number of each `fit` that this process has begun among all `fit`s of the
+            program, also those without this directory; by its number with this directory.
     """
 
     fits: int = 0
@@ -171,6 +173,7 @@ class Program:
     repeats_until: int = 0
     left_at: float = 0.0
     by_callback: bool = False
+    numbers: dict[int, int] = field(default_factory=dict)
     _is_left: bool = False
     _left: tuple[Any, Any] | None = None
 
@@ -190,6 +193,21 @@ class Program:
             self.starts = {number: kept for number, kept in self.starts.items() if number < fit}
         self.fits = fit
         self.starts[fit] = start
+
+    def number_of_all(self, fit: int, counted: int) -> int:
+        """Returns the number of a `fit` among all `fit`s of the program, and records it.
+
+        It is that of the process, and higher by the number of `fit`s with this directory that the
+        program has skipped by itself. A `fit` that is called again has the number that it had.
+
+        Args:
+            fit: The number of the `fit` among those with this directory.
+            counted: How many `fit`s of the program are known to come before it.
+        """
+        if fit not in self.numbers:
+            skipped = fit - max(self.numbers, default=-1) - 1
+            self.numbers[fit] = counted + max(0, skipped)
+        return self.numbers[fit]
 
     def end(self) -> None:
         """Records that the current `fit` has come to its end."""

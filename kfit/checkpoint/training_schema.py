@@ -154,7 +154,8 @@ _ACCOUNT = record(
         "account": text,
         "run": optional(text),
         "generation": count,
-    }
+    },
+    may={"fit": count},
 )
 _ABOUT = record(
     {"step": count},

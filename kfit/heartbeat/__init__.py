@@ -9,6 +9,8 @@ other. If the task no longer writes, the supervisor concludes that it is suspend
     phases.py    what a task can be doing: a step, reading data, a hook, waiting for its peers ...
     layout.py    the format of the file, and how the supervisor reads it
     task.py      how the task writes it
+    reached.py   how far a program has come: a `fit`, and a step of it
+    counted_fits.py  the numbers of the `fit`s of a process
     clock.py     how long a thread was in each phase, for the report of a `fit`
     sampler.py   a thread of the task that finds out what the task is doing if it makes no progress
     errors.py    the error that a task failed with, and whether a peer's failure caused it
@@ -24,6 +26,7 @@ from __future__ import annotations
 from kfit.heartbeat.errors import TaskError, read_error
 from kfit.heartbeat.layout import VARIABLE, HeartbeatReader, Pulse
 from kfit.heartbeat.phases import Phase
+from kfit.heartbeat.reached import Reached
 from kfit.heartbeat.task import Heartbeat, register_stack_dump
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "HeartbeatReader",
     "Phase",
     "Pulse",
+    "Reached",
     "TaskError",
     "read_error",
     "register_stack_dump",

@@ -17,6 +17,7 @@ import mmap
 from dataclasses import dataclass
 
 from kfit.heartbeat.phases import Phase, in_words
+from kfit.heartbeat.reached import Reached
 
 VARIABLE = "KFIT_HEARTBEAT"
 """The environment variable with the path of the task's heartbeat file."""
@@ -41,8 +42,9 @@ SAMPLE_INTERVAL = 1.0
     PLACE_SIZE,
     PLACE_VERSION,
     SAMPLED_NS,
-) = range(16)
-_SLOTS = 16
+    FIT,
+) = range(17)
+_SLOTS = 17
 _PLACE = _SLOTS * 8
 MOST_OF_PLACE = 256
 """The greatest size of the place's text, in bytes."""
@@ -62,7 +64,8 @@ class Pulse:
         pid: The ID of the process that writes the reports; 0 before a process has begun to.
         beats: How many graph calls the task has finished so far, in training, evaluation and
             prediction.
-        step: The number of training steps that had been taken when the last graph call ended.
+        step: The number of training steps of the present `fit` that had been taken when its last
+            graph call ended; in an evaluation outside of `fit`, that of the evaluated snapshot.
         time: When the task last made progress, or began to do something else (`phase`).
         in_call: Whether the task is in a call of kfit, such as `fit`. Outside of calls the task
             cannot count as hung.
@@ -78,6 +81,8 @@ class Pulse:
         in_user_code: Whether the user's code was found running while the task made no progress.
         busy: The average number of cores that the process has used since its last progress.
         place: The file and line of the user's code that is running; empty if unknown.
+        fit: The number of the training `fit` in the program, from 0: of the present one, or of the
+            last one.
     """
 
     pid: int = 0
@@ -93,6 +98,12 @@ class Pulse:
     in_user_code: bool = False
     busy: float = 0.0
     place: str = ""
+    fit: int = 0
+
+    @property
+    def reached(self) -> Reached:
+        """How far the task has come."""
+        return Reached(self.fit, self.step)
 
     @property
     def doing(self) -> str:
@@ -156,6 +167,7 @@ class HeartbeatReader:
             in_user_code=is_sampled and bool(values[IN_USER_CODE]),
             busy=values[BUSY] / 1000 if is_sampled else 0.0,
             place=place.decode(errors="replace") if is_sampled else "",
+            fit=values[FIT],
         )
 
     def close(self) -> None:

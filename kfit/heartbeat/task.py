@@ -20,11 +20,13 @@ from typing import Any
 
 from kfit.heartbeat import layout
 from kfit.heartbeat.clock import clock_of_thread
+from kfit.heartbeat.counted_fits import CountedFits
 from kfit.heartbeat.errors import TaskError, chain, is_marked, mark, read_error, write_error
 from kfit.heartbeat.layout import (
     BEATS,
     BUSY,
     DEPTH,
+    FIT,
     IN_USER_CODE,
     LIMIT_NS,
     MARKS_MEETINGS,
@@ -42,6 +44,7 @@ from kfit.heartbeat.layout import (
     WORKERS,
 )
 from kfit.heartbeat.phases import Phase, hook
+from kfit.heartbeat.reached import Reached
 from kfit.heartbeat.sampler import Sampler
 from kfit.heartbeat.signal_handlers import Disposition
 from kfit.heartbeat.stop_notes import write_stop_note
@@ -88,6 +91,7 @@ class Heartbeat:
         self._lock = threading.RLock()
         self._in_calls: list[_Doing] = []
         self._sampler: Sampler | None = None
+        self._fits = CountedFits()
         self.thread = threading.main_thread().ident or 0
 
     @classmethod
@@ -149,6 +153,47 @@ class Heartbeat:
             raise
         finally:
             self._leave()
+
+    @contextlib.contextmanager
+    def fit(self) -> Iterator[None]:
+        """Context of a training `fit`, which is counted: progress is its number and its step.
+
+        If a hook of another `fit` has called it, it is a part of that one. The context is entered
+        within `call`.
+        """
+        with self._fits.counted() as has_number:
+            if has_number:
+                self._report_step(0)
+            yield
+
+    @property
+    def fit_number(self) -> int:
+        """The number of the present `fit` in the program, from 0, as far as it is known."""
+        return self._fits.number
+
+    def set_fit_number(self, number: int) -> None:
+        """Sets the number of the present `fit` in the program, since more is known of it.
+
+        Called before its first step. If a hook of another `fit` has called it, nothing is done.
+
+        Args:
+            number: The number, from 0.
+        """
+        if self._fits.depth == 1 and number != self._fits.number:
+            self._fits.is_number(number)
+            self._report_step(0)
+
+    def reached(self, step: int) -> Reached:
+        """Returns a place in the present `fit`, for messages.
+
+        Without a supervisor, or in a `fit` that a hook of another one has called, the `fit` is not
+        named.
+
+        Args:
+            step: The number of its steps.
+        """
+        is_named = self._path is not None and self._fits.depth == 1
+        return Reached(self._fits.number if is_named else 0, step)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -254,21 +299,37 @@ class Heartbeat:
         phase = hook(name)
         return _Within(self, phase, 0, phase)
 
-    def beat(self, step: int) -> None:
+    def beat(self, step: int, *, trains: bool = True) -> None:
         """Records progress: a graph call of one or several steps has ended.
 
         From the times between these records, the supervisor learns how long steps usually take.
         So those of a thread beside the one that is reported count as other progress.
 
+        The step is that of the outermost `fit`. What a hook of it calls, such as `evaluate` or
+        another `fit`, does not change it.
+
         Args:
             step: The number of training steps so far, including those before a resume. In an
-                evaluation it is the same number each time.
+                evaluation it is the same number each time: that of the snapshot that is evaluated,
+                or 0.
+            trains: Whether it is a graph call of `fit`.
         """
-        slots = self.slots
+        slots, depth = self.slots, self._fits.depth
         slots[TIME_NS] = time.monotonic_ns()
         if self._is_reported(self._own.doing):
-            slots[STEP] = step
+            if depth <= 1 if trains else not depth and step:
+                self._report_step(step)
             slots[BEATS] += 1
+
+    def _report_step(self, step: int) -> None:
+        """Reports a step of this thread's `fit`, if this thread is the one that is reported."""
+        slots, number = self.slots, self._fits.number
+        if not self._is_reported(self._own.doing):
+            return
+        if self._fits.depth and slots[FIT] != number:
+            slots[STEP] = 0  # before: a step must not be taken for one of a later `fit`
+            slots[FIT] = number
+        slots[STEP] = step
 
     def moved(self) -> int:
         """Records progress other than the end of a step, such as a batch that was read.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import ray
 
-from kfit.heartbeat import Pulse, TaskError
+from kfit.heartbeat import Pulse, Reached, TaskError
 from kfit.heartbeat.unconfirmed_ends import confirm
 from kfit.remote.call_files import CallFiles, ErrorRecord, Settings
 from kfit.supervisor.backend import LocalBackend
@@ -57,7 +57,7 @@ class End:
     Attributes:
         returncode: The worker's exit code, or minus the number of the signal that killed it.
         tail: The last lines that the worker wrote to stderr.
-        step: The last training step that the worker reported; None if it reported none.
+        reached: The last training step that the worker reported, and of which `fit`.
         raised: The records of the errors that the launched function raised on the worker, with
             their tracebacks, for the LaunchError.
         result: The pickled result of the function; None if there is no result, as on all workers
@@ -70,7 +70,7 @@ class End:
 
     returncode: int
     tail: list[str]
-    step: int | None
+    reached: Reached
     raised: list[ErrorRecord]
     result: bytes | None
     error: TaskError | None
@@ -176,7 +176,7 @@ class Agent:
         end = End(
             self._exits[0].returncode,
             self._tasks.tail(self._name),
-            self._tasks.step(self._name),
+            self._tasks.reached(self._name),
             self._call_files.errors(),
             self._call_files.result(),
             self._tasks.error(self._name),

@@ -28,7 +28,7 @@ from typing import Any
 from kfit.cluster import secret
 from kfit.cluster.cluster import Cluster, Task
 from kfit.cluster.resolvers import start_timeout_of
-from kfit.heartbeat import Pulse, TaskError
+from kfit.heartbeat import Pulse, Reached, TaskError
 from kfit.remote.call_files import CallFiles, Settings
 from kfit.remote.launch_error import LaunchError
 from kfit.remote.resources import WorkerResources
@@ -207,7 +207,7 @@ class RayTasks:
         self._running = set(self.names)
         self._pulses: dict[str, Pulse] = {}
         self._stopped: set[str] = set()
-        self._steps: dict[str, int | None] = {}
+        self._reached: dict[str, Reached] = {}
         self._errors: dict[str, TaskError] = {}
         self._tails: dict[str, Sequence[str]] = {name: deque(maxlen=20) for name in self.names}
         self._stop_notes: dict[str, str] = {}
@@ -286,12 +286,9 @@ class RayTasks:
         """Returns the last lines that a worker wrote to its stderr; empty until it has ended."""
         return list(self._tails[name])
 
-    def step(self, name: str) -> int | None:
-        """Returns the last training step that a worker has reported; None if there is none."""
-        if name in self._steps:
-            return self._steps[name]
-        pulse = self._pulses.get(name, Pulse())
-        return pulse.step if pulse.beats else None
+    def reached(self, name: str) -> Reached:
+        """Returns the last training step that a worker has reported, and of which `fit`."""
+        return self._reached.get(name) or self._pulses.get(name, Pulse()).reached
 
     def pulses(self) -> dict[str, Pulse]:
         """Returns the last known heartbeat of each running worker, by the worker's name.
@@ -484,7 +481,7 @@ class RayTasks:
             return
         self._tails[name] = news.end.tail
         self._stop_notes[name] = news.end.stop_note
-        self._steps[name] = news.end.step
+        self._reached[name] = news.end.reached
         if news.end.error is not None:
             self._errors[name] = news.end.error
         for raised in news.end.raised:

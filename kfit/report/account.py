@@ -205,10 +205,14 @@ class Account:
         """Adds time in seconds that training has waited for a snapshot."""
         self._waited += seconds
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the totals as plain values, for a snapshot."""
+    def state_dict(self, fit: int = 0) -> dict[str, Any]:
+        """Returns the totals as plain values, for a snapshot.
+
+        Args:
+            fit: The number of the `fit` in the program.
+        """
         totals = {**vars(self.totals), "step_seconds": self._step_seconds()}
-        return {**totals, "account": self._id, **Attempt.of_environment().state_dict()}
+        return {**totals, "account": self._id, **Attempt.of_environment().state_dict(fit)}
 
     def restored(self, kept: Mapping[str, Any] | None, step: int, *, complete: bool) -> None:
         """Goes on from the totals of a snapshot, which was restored with the training's progress.

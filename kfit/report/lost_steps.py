@@ -1,7 +1,7 @@
 """How many steps the earlier attempts of a run have lost.
 
-`kfit run` restarts tasks that have died. It tells each attempt which step every earlier attempt has
-reached, since a task that was killed cannot tell it.
+`kfit run` restarts tasks that have died. It tells each attempt which step of which `fit` every
+earlier attempt has reached, since a task that was killed cannot tell it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kfit.heartbeat.reached import Reached
 from kfit.supervisor.restarts import REACHED, heard
 
 
@@ -21,12 +22,12 @@ class Attempt:
     Attributes:
         run: The ID of the run; None without a supervisor.
         generation: The number of the attempt, from 0.
-        reached: The last step that each earlier attempt has reached.
+        reached: The last step that each earlier attempt has reached, and of which `fit`.
     """
 
     run: str | None
     generation: int
-    reached: tuple[int, ...]
+    reached: tuple[Reached, ...]
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Attempt:
@@ -38,9 +39,24 @@ class Attempt:
         generation = int(environ.get("KFIT_GENERATION", "0"))
         return cls(environ.get("KFIT_RUN"), generation, heard(environ.get(REACHED, "")))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Returns what a snapshot records of the attempt that writes it."""
-        return {"run": self.run, "generation": self.generation}
+    def state_dict(self, fit: int = 0) -> dict[str, Any]:
+        """Returns what a snapshot records of the attempt that writes it.
+
+        Args:
+            fit: The number in the program of the `fit` that is saved.
+        """
+        return {"run": self.run, "generation": self.generation, "fit": fit}
+
+    def fit_of(self, kept: Mapping[str, Any]) -> int | None:
+        """Returns the number in the program of the `fit` that a snapshot was taken of.
+
+        Args:
+            kept: What `state_dict` has returned for the snapshot.
+
+        Returns:
+            The number; None if it is not known, since another run has written the snapshot.
+        """
+        return kept.get("fit") if self._is_of(kept) else None
 
     def starts_since(self, kept: Mapping[str, Any]) -> int:
         """Returns how often the training was started after a snapshot, this start included.
@@ -58,13 +74,15 @@ class Attempt:
             step: The step of the snapshot.
 
         Returns:
-            The number; None if it is not known, since another run has written the snapshot, or no
-            supervisor has started this process.
+            The number; None if it is not known, since another run has written the snapshot, no
+            supervisor has started this process, or an attempt had come to a later `fit`.
         """
-        first = kept.get("generation", 0)
-        if not self._is_of(kept) or len(self.reached) < self.generation:
+        first, fit = kept.get("generation", 0), kept.get("fit", 0)
+        since = self.reached[first : self.generation]
+        is_known = len(self.reached) >= self.generation and all(each.fit <= fit for each in since)
+        if not self._is_of(kept) or not is_known:
             return None
-        return sum(max(0, each - step) for each in self.reached[first : self.generation])
+        return sum(max(0, each.step - step) for each in since if each.fit == fit)
 
     def _is_of(self, kept: Mapping[str, Any]) -> bool:
         return self.run is not None and kept.get("run") == self.run

@@ -138,6 +138,8 @@ class _Rhythm:
         pulse: The latest heartbeat that was read: the task's report of its progress.
         intervals: The latest intervals between two beats, in seconds. A beat is the report that a
             graph call has ended.
+        unmeasured: The number of beats that are in no interval, since the task was not to blame for
+            a part of the time before them.
         median: The median of `intervals`.
         longest: For each phase (what the task was doing), the longest time without progress, in
             seconds, after which the task went on.
@@ -149,19 +151,23 @@ class _Rhythm:
 
     pulse: Pulse = field(default_factory=Pulse)
     intervals: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    unmeasured: int = 0
     median: float = 0.0
     longest: dict[int, float] = field(default_factory=dict)
     stalled_for: float = 0.0
     stopped_since: float | None = None
     said_of: float | None = None
 
-    def take(self, pulse: Pulse, now: float, last_look: float) -> None:
+    def take(self, pulse: Pulse, now: float, last_look: float, counts_from: float) -> None:
         """Updates the record by a heartbeat (the task's report of its progress) that was just read.
 
         Args:
             pulse: The heartbeat.
             now: The present time.
             last_look: The time when the previous heartbeat was read.
+            counts_from: The time before which the task is not to blame for a lack of progress, such
+                as the end of a time in which the whole host was suspended. That time tells nothing
+                about how long the task usually takes.
         """
         before, self.pulse = self.pulse, pulse
         if (before.phase, before.time) != (pulse.phase, pulse.time):
@@ -170,10 +176,13 @@ class _Rhythm:
                 self.longest[before.phase] = self.stalled_for
             self.stalled_for = 0.0
         else:
-            self.stalled_for = now - pulse.time
+            self.stalled_for = now - max(pulse.time, counts_from)
         beats = pulse.beats - before.beats
         if beats and before.in_call and pulse.in_call:
             since = before.time if before.beats else last_look
+            if since < counts_from:
+                self.unmeasured += beats
+                return
             self.intervals.append(max(0.0, pulse.time - since) / beats)
             self.median = statistics.median(self.intervals)
 
@@ -266,7 +275,7 @@ class Hangs:
             self.start_anew(now)
         for name, pulse in pulses.items():
             rhythm = self._rhythms.setdefault(name, _Rhythm())
-            rhythm.take(pulse, now, self._last_look)
+            rhythm.take(pulse, now, self._last_look, self._since)
             if name not in stopped or not pulse.pid:
                 rhythm.stopped_since = None
             elif rhythm.stopped_since is None or pulse.time > rhythm.stopped_since:
@@ -383,7 +392,7 @@ class Hangs:
             user = max(user, longest)
         if pulse.phase not in (Phase.STEP, Phase.READING_STEP):
             return user
-        if pulse.beats < _FIRST_BEATS:
+        if pulse.beats - rhythm.unmeasured < _FIRST_BEATS:
             return limits.long if computes and not pulse.in_user_code else user
         if computes or pulse.in_user_code or pulse.phase == Phase.READING_STEP:
             return max(user, median)
@@ -439,8 +448,8 @@ class Hangs:
 
         If a signal has suspended some of the tasks, these are the culprits. Otherwise the tasks
         that wait for no other task are considered, or all tasks if each one waits. Of these, the
-        tasks at the earliest step are the candidates. The culprits are the candidates whose last
-        progress is the longest ago, with a tolerance of one second.
+        tasks at the earliest step of the earliest `fit` are the candidates. The culprits are the
+        candidates whose last progress is the longest ago, with a tolerance of one second.
 
         Args:
             near: The names of the tasks that make no progress, and are near or past their limits.
@@ -453,7 +462,7 @@ class Hangs:
             return stopped
         near = tuple(n for n in near if not self._rhythms[n].waits) or near
         pulses = {name: self._rhythms[name].pulse for name in near}
-        lowest = min(pulse.step for pulse in pulses.values())
-        behind = {name: pulse for name, pulse in pulses.items() if pulse.step == lowest}
+        lowest = min(pulse.reached for pulse in pulses.values())
+        behind = {name: pulse for name, pulse in pulses.items() if pulse.reached == lowest}
         oldest = min(pulse.time for pulse in behind.values())
         return tuple(name for name, pulse in behind.items() if pulse.time <= oldest + _TOGETHER)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kfit.heartbeat import TaskError
+from kfit.heartbeat import Reached, TaskError
 from kfit.heartbeat.stop_notes import ON_ANOTHER
 from kfit.heartbeat.summaries import as_clause, is_among, summary_of_lines
 from kfit.supervisor.hang_detection import Hang
@@ -113,8 +113,8 @@ class Tasks(Protocol):
     def tail(self, name: str) -> list[str]:
         """Returns the last lines that a task wrote to stderr, for the report of a failure."""
 
-    def step(self, name: str) -> int | None:
-        """Returns the last training step that a task has reported; None if it reported none."""
+    def reached(self, name: str) -> Reached:
+        """Returns the last training step that a task has reported, and of which `fit`."""
 
 
 @dataclass
@@ -472,11 +472,10 @@ class SupervisorPolicy:
 
     def _restart_or_give_up(self, life: _Life, cause: TaskExit | Hang) -> None:
         self._note(life, cause)
-        steps = [life.tasks.step(name) or 0 for name in life.tasks.names]
         recorded = life.tasks.error(cause.name)
         own = None if recorded is None or recorded.is_consequence else recorded
         delay = self._restarts.after(
-            max(steps, default=0),
+            max(map(life.tasks.reached, life.tasks.names), default=Reached()),
             preempted=cause.is_preemption,
             error=self._error_of(life, cause) if own else "",
         )
@@ -536,7 +535,7 @@ class SupervisorPolicy:
         """
         is_told = self._explain and self._announce_stop and not self._restarts.budget
         has_failed = isinstance(cause, TaskExit) and cause.returncode > 0
-        if not is_told or not life.tasks.step(cause.name):
+        if not is_told or life.tasks.reached(cause.name) == Reached():
             return ""
         if has_failed and not cause.is_preemption:
             return ""
@@ -589,9 +588,9 @@ class SupervisorPolicy:
         return self._describe(life, cause) + (f": {error}" if error else "")
 
     def _describe(self, life: _Life, cause: TaskExit | Hang) -> str:
-        """Describes what ended the tasks, and the last step that the failed task had finished."""
+        """Describes what ended the tasks, and how far the failed task had come."""
         preempted = ", preempted" if cause.is_preemption else ""
-        step = life.tasks.step(cause.name)
+        place = life.tasks.reached(cause.name).in_words
         if self._is_common(life, cause):
             count = len(life.tasks.names)
             who = "both tasks" if count == 2 else f"all {count} tasks"
@@ -601,4 +600,4 @@ class SupervisorPolicy:
             cause_text = f"{cause.name} was stopped by {name} {ON_ANOTHER.strip()}"
         else:
             cause_text = str(cause)
-        return f"{cause_text}{preempted}" + (f" after step {step}" if step else "")
+        return f"{cause_text}{preempted}" + (f" {place}" if place else "")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kfit.fault_sites import Site, reach
-from kfit.heartbeat import Pulse, TaskError
+from kfit.heartbeat import Pulse, Reached, TaskError
 from kfit.heartbeat.unconfirmed_ends import confirm
 from kfit.supervisor.heartbeat_files import HeartbeatFiles, ask_for_stacks, is_stopped
 from kfit.supervisor.output import Output
@@ -291,10 +291,9 @@ class Generation:
             if process.returncode is None:
                 ask_for_stacks(self._heartbeats.pulse(name).pid, process.pid)
 
-    def step(self, name: str) -> int | None:
-        """Returns the last training step that a task has reported; None if it reported none."""
-        pulse = self._heartbeats.pulse(name)
-        return pulse.step if pulse.beats else None
+    def reached(self, name: str) -> Reached:
+        """Returns the last training step that a task has reported, and of which `fit`."""
+        return self._heartbeats.pulse(name).reached
 
     def error(self, name: str) -> TaskError | None:
         """Returns the error that a task has recorded; None if it has recorded none."""

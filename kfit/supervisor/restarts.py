@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from kfit.heartbeat.reached import Reached
+
 REACHED = "KFIT_REACHED"
-"""The environment variable that tells a task which step each earlier attempt has reached."""
+"""The environment variable that tells a task how far each earlier attempt has come."""
 _SHORTEST, _LONGEST = 0.25, 30.0
 # The delay is made longer by a random part, at most this fraction of it. So hosts that fail
 # together do not restart together every time.
@@ -17,7 +19,8 @@ class Restarts:
     """The rule that decides after each failure whether the tasks of a run are started again.
 
     The budget limits failures in a row without progress. An attempt has made progress if it has
-    taken steps beyond the furthest step of all earlier attempts; then the count starts again at 0.
+    come beyond the furthest place of all earlier attempts, to a further step or to a later `fit` of
+    the program; then the count starts again at 0.
     So a run of weeks survives any number of failures, while a run that fails at the same step each
     time soon ends. A preemption is not the program's fault, and is not counted if there was
     progress before it.
@@ -33,24 +36,25 @@ class Restarts:
     Attributes:
         budget: The value of the argument.
         failures: The present count of failures in a row.
-        reached: For each attempt that has failed, the last training step that it reached.
+        reached: For each attempt that has failed, the last training step that it reached, and of
+            which `fit`.
         is_repeated: Whether the last two attempts ended by the same error without progress.
     """
 
     def __init__(self, budget: int, chance: Callable[[], float] = random.random) -> None:
         self.budget = budget
         self.failures = 0
-        self.reached: list[int] = []
+        self.reached: list[Reached] = []
         self.is_repeated = False
         self._chance = chance
         self._error = ""
-        self._furthest = 0
+        self._furthest = Reached()
 
-    def after(self, reached: int, *, preempted: bool, error: str = "") -> float | None:
+    def after(self, reached: Reached, *, preempted: bool, error: str = "") -> float | None:
         """Counts a failure, and decides whether and when the tasks are started again.
 
         Args:
-            reached: The last training step that the failed attempt reached; 0 if it took none.
+            reached: The last training step that the failed attempt reached, and of which `fit`.
             preempted: Whether the attempt ended because a task was preempted (told to stop by the
                 platform).
             error: The class and the message of the error that a task has raised by itself; empty if
@@ -79,15 +83,16 @@ class Restarts:
         return min(_LONGEST, doubled) * (1 + _JITTER * self._chance())
 
 
-def told(reached: Sequence[int]) -> str:
+def told(reached: Sequence[Reached]) -> str:
     """Returns the value of `REACHED`, by which a task learns how many steps were lost.
 
     Args:
         reached: `Restarts.reached`.
     """
-    return ",".join(map(str, reached))
+    return ",".join(f"{each.fit}:{each.step}" for each in reached)
 
 
-def heard(text: str) -> tuple[int, ...]:
-    """Returns what `told` has told: the last step that each earlier attempt has reached."""
-    return tuple(int(part) for part in text.split(",") if part)
+def heard(text: str) -> tuple[Reached, ...]:
+    """Returns what `told` has told: how far each earlier attempt has come."""
+    parts = (part.split(":") for part in text.split(",") if part)
+    return tuple(Reached(int(fit), int(step)) for fit, step in parts)

@@ -22,6 +22,7 @@ from typing import Literal, TextIO
 
 from kfit.argument_checks import check_seconds
 from kfit.heartbeat.errors import RESTARTS
+from kfit.heartbeat.reached import Reached
 from kfit.supervisor.activity import activity
 from kfit.supervisor.backend import Backend, LocalBackend, Plan, Start, WatchedTasks
 from kfit.supervisor.events import Events
@@ -70,7 +71,8 @@ class Supervisor:
 
     - KFIT_RUN, an identifier of the run;
     - KFIT_GENERATION, the number of the generation, from 0;
-    - KFIT_REACHED, the last step of each earlier generation, separated by commas;
+    - KFIT_REACHED, the last step of each earlier generation, after the number of its `fit` in the
+      program, such as "0:100,1:3";
     - KFIT_RESTARTS, `max_restarts`;
     - KFIT_SEED, a random number, unless the command sets it;
     - KFIT_HEARTBEAT, the path of the file in which the task reports its progress (see
@@ -87,7 +89,8 @@ class Supervisor:
         grace: Seconds that tasks have to stop before they are killed. After a task has failed, the
             others have at most 3 seconds.
         max_restarts: Maximum number of restarts in a row; 0 never restarts. The count starts again
-            at 0 when the tasks take a step beyond the furthest step of all earlier generations.
+            at 0 when the tasks take a step beyond the furthest step of all earlier generations, or
+            begin a later `fit` of the program.
         hang_timeout: Seconds without progress after which a task in `fit`, `evaluate` or `predict`
             counts as hung. "auto" means `limits`; None turns hang detection off.
         limits: The limits for `"auto"`; None for the default ones.
@@ -206,11 +209,11 @@ class Supervisor:
             self._output.close()
 
     def _start(
-        self, start: Start, number: int, identity: _Identity, reached: Sequence[int]
+        self, start: Start, number: int, identity: _Identity, reached: Sequence[Reached]
     ) -> WatchedTasks:
         """Starts the tasks of one generation (attempt of the run), and hang detection for them."""
-        steps = told(reached)
-        generation = start(number, lambda env: identity.added_to(env, number, steps))
+        places = told(reached)
+        generation = start(number, lambda env: identity.added_to(env, number, places))
         self._generation = generation
         self._started_at = self._events.now()
         if self._hang_timeout is not None:
@@ -255,8 +258,9 @@ class Supervisor:
 
         If a task has failed while another task is suspended by a signal (SIGSTOP), the suspended
         task is taken for the cause. The failure is then put into the queue again, to be handled
-        after the hang. A task that the others can do without, such as an evaluator, does not wait
-        for them either, so its failure has no such cause.
+        after the hang. There are two exceptions. An error that a task has raised by itself is the
+        cause, whatever the others do. And a task that the others can do without, such as an
+        evaluator, neither waits for them nor do they wait for it.
 
         Args:
             event: The end of a task, or the number of a signal to the supervisor.
@@ -264,9 +268,14 @@ class Supervisor:
         if self._hangs is None or not isinstance(event, TaskExit) or event.returncode == 0:
             return event
         assert self._generation is not None
-        if event.name in self._generation.dispensable:
+        apart = self._generation.dispensable
+        if event.name in apart:
             return event
-        hang = self._hangs.stopped(self._events.now(), self._generation.stopped())
+        error = self._generation.error(event.name)
+        if event.returncode > 0 and error is not None and not error.is_consequence:
+            return event
+        needed = [name for name in self._generation.stopped() if name not in apart]
+        hang = self._hangs.stopped(self._events.now(), needed)
         if hang is None:
             return event
         self._events.put(event)

@@ -129,7 +129,7 @@ def decide(
     call.account.share_examples(counts)
     if call.points is not None:
         call.points.fail_if(decision.failed)
-    call.heartbeat.beat(call.progress.step)
+    call.heartbeat.beat(call.progress.step, trains=call.points is not None)
     return decision
 
 

@@ -42,6 +42,7 @@ from kfit.inputs import Batches
 from kfit.objects.entries import check_entries
 from kfit.objects.values import decode
 from kfit.report import Account
+from kfit.report.lost_steps import Attempt
 from kfit.steps.frozen import TrainableFlags
 from kfit.training.call import Call
 from kfit.training.compilation import Compilation
@@ -278,7 +279,7 @@ class FitState:
             "callbacks": _copied(self.memory.state_dict(self.callbacks)) if self.is_chief else [],
             "trainable": self._flags.state_dict(),
             "random": random,
-            "account": self.account.state_dict(),
+            "account": self.account.state_dict(self.call.heartbeat.fit_number),
         }
         if self.is_chief:
             self.own_attributes.warn_of_settings()
@@ -551,6 +552,9 @@ class FitState:
             about = snapshot.about
             complete = bool(about.get("finished") or about.get("stopped"))
             self.account.restored(kept.get("account"), about["step"], complete=complete)
+            fit = Attempt.of_environment().fit_of(kept.get("account") or {})
+            if fit is not None:
+                self.call.heartbeat.set_fit_number(fit)
             self.logs = with_scalars(dict(kept["logs"]))
             self.model.stop_training = kept["stop_training"]
             self.batches.first_epoch = kept["data"].get("first_epoch", 0)

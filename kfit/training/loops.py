@@ -172,7 +172,8 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
             end_lines_of_bars(call.callbacks)
             saved_in = points.saved_in()  # all tasks must ask
             if call.account.shows:
-                told = f"kfit: interrupted {after_step(progress.step, saved_in)}"
+                place = call.heartbeat.reached(progress.step)
+                told = f"kfit: interrupted {after_step(place, saved_in)}"
                 print(told, file=sys.stderr, flush=True)
             break
         if state.resuming is not None:

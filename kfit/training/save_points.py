@@ -98,6 +98,7 @@ class SavePoints:
         for callback, snapshot in sorted(known, key=lambda pair: _rank(pair[1])):
             if self._fit.resuming is None and not self._fit.interrupted:
                 callback.resume(snapshot)
+        self._agree_on_number()
         resuming = self._fit.resuming
         if resuming is not None:
             states = resuming.snapshot.state["callbacks"] if "callbacks" in resuming.parts else []
@@ -396,6 +397,16 @@ class SavePoints:
                 f"on every task, in one order. This task has {names}, another has others. Give "
                 "them to all tasks: what they write, the chief writes."
             )
+
+    def _agree_on_number(self) -> None:
+        """Gives all tasks the chief's number of this `fit` in the program.
+
+        Only the chief may have learned of it from snapshots, and a program may have called another
+        `fit` on the chief only. It is a collective: all tasks must call it.
+        """
+        own = [self._heartbeat.fit_number]
+        numbers = self._fit.strategy.host_collectives.all_gather(own)
+        self._heartbeat.set_fit_number(int(numbers[0, 0]))
 
     def _agree_on_failure(self) -> None:
         self.fail_if(self._fit.strategy.host_collectives.any_true(self.has_failed))

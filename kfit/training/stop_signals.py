@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 from kfit.heartbeat import VARIABLE, Heartbeat
+from kfit.heartbeat.reached import Reached
 from kfit.heartbeat.signal_handlers import Disposition, TemporaryHandlers
 from kfit.heartbeat.stop_notes import ON_ANOTHER
 from kfit.heartbeat.terminal import in_notebook
@@ -159,24 +160,24 @@ def tell_what_is_saved(
         is_chief: Whether this task is the chief.
         is_own: Whether this task has got a signal itself, and not only another one.
     """
-    text = f"{'' if is_own else ON_ANOTHER}{after_step(step, saved_in)}"
+    text = f"{'' if is_own else ON_ANOTHER}{after_step(heartbeat.reached(step), saved_in)}"
     is_told_here = is_chief or (signum == signal.SIGINT and not is_own)
     if not heartbeat.note_stop(text) and is_told_here:
         name = signal.Signals(signum).name
         print(f"kfit: stopped by {name} {text}", file=sys.stderr, flush=True)
 
 
-def after_step(step: int, saved_in: str) -> str:
+def after_step(place: Reached, saved_in: str) -> str:
     """Returns in words where training has stopped, and how it is resumed.
 
     Args:
-        step: The number of steps taken since the first epoch began.
+        place: The number of steps taken since the first epoch began, and of which `fit`.
         saved_in: The directory in which the state after this step was saved; empty if it was not.
     """
     what = f"saved in {saved_in}; {_again()} resumes there"
     if not saved_in:
         what = "nothing was saved (kfit.callbacks.BackupAndRestore would save it)"
-    return f"after step {step}; {what}"
+    return f"{place.in_words or 'after step 0'}; {what}"
 
 
 def _again() -> str:

@@ -21,6 +21,7 @@ from kfit.checkpoint.marks import Marks
 from kfit.checkpoint.starts import Repeat, Start
 from kfit.checkpoint.store import Store
 from kfit.fingerprints import compare
+from kfit.heartbeat.reached import nth
 from kfit.heartbeat.tracebacks import code_of_callers, run_of_program, warn_user
 from kfit.training.fit_state import FitState
 
@@ -140,15 +141,6 @@ def tell_of_no_snapshot(directory: str, number: int) -> None:
         "interruption has left them, as in Keras. Make the model anew to begin as before; "
         "`save_freq` says when the first snapshot is saved."
     )
-
-
-def nth(number: int) -> str:
-    """Returns the place of a `fit` in the program in words: "first" for the number 0."""
-    if number < 3:
-        return ("first", "second", "third")[number]
-    count = number + 1
-    endings = {1: "st", 2: "nd", 3: "rd"}
-    return f"{count}{endings.get(count % 10, 'th') if count // 10 % 10 != 1 else 'th'}"
 
 
 def message_of_one_left_out(directory: str) -> str:

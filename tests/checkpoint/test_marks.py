@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kfit.checkpoint.fits import Label, ends_to_keep
+from kfit.checkpoint.fits import Label, Program, ends_to_keep
 from kfit.checkpoint.lock import DirectoryLock
 from kfit.checkpoint.marks import MOST, Mark, begun, ended, is_cut_off_after, recognized
 from kfit.checkpoint.store import SnapshotName
@@ -93,3 +93,19 @@ def test_ends_are_kept_while_they_take_little_room() -> None:
     huge = ends_to_keep(150, labels, None, lambda name: 1 << 40)
     assert {name.serial for name in huge} == {147, 148, 149}
     assert len(ends_to_keep(150, labels, 7, lambda name: 1 << 40)) == 7
+
+
+def test_the_number_of_a_fit_among_all_of_the_program() -> None:
+    one, other = Program(), Program()
+    # The process has called them in turns, and one with no directory between them.
+    calls = [(one, 0, 0), (other, 0, 1), (one, 1, 3), (other, 1, 4)]
+    for program, fit, counted in calls:
+        assert program.number_of_all(fit, counted) == counted
+    assert one.number_of_all(0, 5) == 0  # an interrupted one is called again
+
+
+def test_what_the_program_has_skipped_is_counted() -> None:
+    program = Program()
+    assert program.number_of_all(2, 0) == 2
+    assert program.number_of_all(3, 3) == 3
+    assert program.number_of_all(5, 6) == 7  # with one without the directory in between

@@ -18,6 +18,7 @@ from kfit.heartbeat import (
     HeartbeatReader,
     Phase,
     Pulse,
+    Reached,
     read_error,
 )
 from kfit.heartbeat.clock import clock_of_thread
@@ -52,6 +53,84 @@ def test_a_beat_tells_the_step_and_the_time(reader: HeartbeatReader) -> None:
     assert (pulse.pid, pulse.beats, pulse.step) == (os.getpid(), 2, 9)
     assert begin <= pulse.time <= time.monotonic()
     assert of(reader) is heartbeat
+
+
+def test_a_place_is_a_fit_and_a_step_of_it(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    with heartbeat.call(), heartbeat.fit():
+        heartbeat.beat(7)
+        assert heartbeat.reached(7) == Reached(0, 7)
+    assert reader.read().reached == Reached(0, 7)
+    with heartbeat.call(), heartbeat.fit():
+        assert reader.read().reached == Reached(1, 0)
+        heartbeat.beat(2)
+        assert heartbeat.reached(2) == Reached(1, 2)
+    assert reader.read().reached == Reached(1, 2)
+
+
+def test_what_a_hook_of_fit_calls_does_not_change_the_place(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    with heartbeat.call(), heartbeat.fit():
+        heartbeat.beat(7)
+        with heartbeat.call():
+            heartbeat.beat(0, trains=False)
+            heartbeat.beat(90, trains=False)  # of a snapshot
+        with heartbeat.call(), heartbeat.fit():
+            heartbeat.beat(50)
+            heartbeat.set_fit_number(4)
+            assert heartbeat.reached(50) == Reached(0, 50)  # it has no name
+        pulse = reader.read()
+        assert (pulse.reached, pulse.beats) == (Reached(0, 7), 4)
+
+
+def test_an_evaluation_outside_of_fit_tells_the_step_of_its_snapshot(
+    reader: HeartbeatReader,
+) -> None:
+    heartbeat = of(reader)
+    with heartbeat.call(), heartbeat.fit():
+        heartbeat.beat(7)
+    with heartbeat.call():
+        heartbeat.beat(0, trains=False)
+        assert reader.read().reached == Reached(0, 7)
+        heartbeat.beat(90, trains=False)
+    assert reader.read().reached == Reached(0, 90)
+
+
+def test_the_number_of_a_fit_can_be_set_when_it_is_known(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+    with heartbeat.call(), heartbeat.fit():
+        heartbeat.set_fit_number(3)
+        assert reader.read().reached == Reached(3, 0)
+        heartbeat.beat(2)
+        assert (heartbeat.fit_number, reader.read().reached) == (3, Reached(3, 2))
+    heartbeat.set_fit_number(9)  # outside
+    with heartbeat.call(), heartbeat.fit():
+        assert reader.read().reached == Reached(4, 0)
+
+
+def test_the_place_is_that_of_the_thread_that_is_reported(reader: HeartbeatReader) -> None:
+    heartbeat = of(reader)
+
+    def train_beside() -> None:
+        with heartbeat.call(), heartbeat.fit():
+            heartbeat.beat(9)
+            heartbeat.set_fit_number(5)
+
+    with heartbeat.call(), heartbeat.fit():
+        heartbeat.beat(3)
+        thread = threading.Thread(target=train_beside)
+        thread.start()
+        thread.join()
+        assert reader.read().reached == Reached(0, 3)
+    with heartbeat.call(), heartbeat.fit():
+        assert reader.read().reached == Reached(6, 0)
+
+
+def test_without_a_supervisor_no_fit_is_named() -> None:
+    heartbeat = Heartbeat()
+    for step in (3, 4):
+        with heartbeat.call(), heartbeat.fit():
+            assert heartbeat.reached(step) == Reached(0, step)
 
 
 def test_only_a_call_is_judged_and_calls_are_counted(reader: HeartbeatReader) -> None:

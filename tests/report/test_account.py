@@ -16,6 +16,7 @@ import tensorflow as tf
 import kfit
 from kfit.checkpoint import fits
 from kfit.report.account import Account
+from kfit.report.lost_steps import Attempt
 from tests.sweeps import sweep
 
 
@@ -223,7 +224,7 @@ def test_steps_that_a_killed_attempt_has_lost_are_counted(monkeypatch: Any) -> N
     assert json.loads(json.dumps(kept)) == kept
     # Two attempts have failed: one at step 11, and one that resumed from step 8, at step 10.
     monkeypatch.setenv("KFIT_GENERATION", "2")
-    monkeypatch.setenv("KFIT_REACHED", "11,10")
+    monkeypatch.setenv("KFIT_REACHED", "0:11,0:10")
     second = Account()
     second.restored(kept, 8, complete=False)
     report = second.report()
@@ -241,6 +242,28 @@ def test_steps_that_a_killed_attempt_has_lost_are_counted(monkeypatch: Any) -> N
     third = Account()
     third.restored(None, 8, complete=False)
     assert (third.report().total_steps, third.report().total_examples) == (8, None)
+
+
+@pytest.mark.parametrize(
+    ("reached", "again"),
+    [
+        ("1:11,1:10", 5),
+        ("0:100,1:10", 2),  # the first attempt had not come to this `fit`
+        ("1:11,2:1", None),  # the second one had come to a later `fit`, after unknown steps
+        ("", None),
+    ],
+)
+def test_lost_steps_are_those_of_the_same_fit(
+    monkeypatch: Any, reached: str, again: int | None
+) -> None:
+    monkeypatch.setenv("KFIT_RUN", "r")
+    kept = Account().state_dict(fit=1)
+    monkeypatch.setenv("KFIT_GENERATION", "2")
+    monkeypatch.setenv("KFIT_REACHED", reached)
+    attempt = Attempt.of_environment()
+    assert (attempt.lost_since(kept, 8), attempt.fit_of(kept)) == (again, 1)
+    monkeypatch.setenv("KFIT_RUN", "another")
+    assert Attempt.of_environment().fit_of(kept) is None
 
 
 def test_a_fit_of_some_seconds_prints_a_line(tiny: Any, capfd: Any, monkeypatch: Any) -> None:

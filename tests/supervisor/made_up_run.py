@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kfit.heartbeat import Phase, Pulse, TaskError
+from kfit.heartbeat import Phase, Pulse, Reached, TaskError
 from kfit.supervisor.backend import Backend
 from kfit.supervisor.events import Events
 from kfit.supervisor.output import Output
@@ -20,6 +20,11 @@ from kfit.supervisor.supervisor import Supervisor
 EVALUATOR = "evaluator 0"
 AT_LEAST = 8.9
 """Seconds without progress before which no task may be taken for hung."""
+_LONGEST_STEP = 0.5
+"""The most seconds between two steps of a task that trains: the interval of the supervisor's looks.
+
+A task that gets stuck may have taken its last step so long before.
+"""
 _SOON = 60.0
 
 
@@ -94,6 +99,7 @@ class Generation:
     Attributes:
         blame: Why the tasks must end; None if all is well.
         ended: When the last task has ended.
+        slow_steps: The seconds after which a task that was stopped or stuck has gone on.
     """
 
     def __init__(self, run: "MadeUpRun", tasks: Sequence[Task]) -> None:
@@ -101,6 +107,7 @@ class Generation:
         self.tasks = {task.name: task for task in tasks}
         self.blame: Blame | None = None
         self.ended = 0.0
+        self.slow_steps: list[float] = []
         self.is_closed = False
         self.names = list(self.tasks)
         self.dispensable = [name for name in self.names if name == EVALUATOR]
@@ -116,8 +123,9 @@ class Generation:
         return [task for task in self.running if task.ill_since is not None]
 
     @property
-    def reached(self) -> int:
-        return max(self.step(name) or 0 for name in self.names)
+    def furthest(self) -> tuple[int, int]:
+        """The furthest place of all tasks: a `fit`, and a step of it."""
+        return max((task.pulse.fit, task.pulse.step) for task in self.tasks.values())
 
     def accuse(self, names: Sequence[str], code: int, error: str = "") -> None:
         """Notes why the tasks must end, unless they must end already."""
@@ -145,8 +153,12 @@ class Generation:
         """Where nothing else is the matter, a hang was found; then a task must hang."""
         if self.blame is None:
             now = self._run.now
-            longest = max((now - t.ill_since for t in self.ill if t.ill_since), default=0.0)
-            assert longest > AT_LEAST, "healthy tasks were taken for hung"
+            quiet = [
+                now - task.ill_since + (0.0 if task.is_stopped else _LONGEST_STEP)
+                for task in self.ill
+                if task.ill_since is not None
+            ]
+            assert max(quiet, default=0.0) > AT_LEAST, "healthy tasks were taken for hung"
             self.accuse([task.name for task in self.ill], 128 + signal.SIGKILL)
 
     def pulses(self) -> dict[str, Pulse]:
@@ -175,9 +187,8 @@ class Generation:
         assert not self.is_closed
         assert not self.running
 
-    def step(self, name: str) -> int | None:
-        pulse = self.tasks[name].pulse
-        return pulse.step if pulse.beats else None
+    def reached(self, name: str) -> Reached:
+        return self.tasks[name].pulse.reached
 
 
 @dataclass
@@ -188,8 +199,10 @@ class MadeUpRun(Backend):
         check_start: A function that is called before each start with the environment of a task.
         is_gone: Whether the program cannot be started any more.
         crashes: The codes with which the tasks of the next generations end before any step.
-        bug: The step after which the first worker raises an error, whenever it comes there.
-        lag: How many steps before the furthest one the next generation resumes.
+        bug: The place, a `fit` and a step of it, after which the first worker raises an error,
+            whenever it comes there.
+        lag: How many steps before the furthest one of its `fit` the next generation resumes.
+        repeats: How many `fit`s before the furthest one the next generation resumes.
         generations: The generations so far.
     """
 
@@ -199,8 +212,9 @@ class MadeUpRun(Backend):
     now: float = 1000.0
     is_gone: bool = False
     crashes: list[int] = field(default_factory=list)
-    bug: int = 0
+    bug: tuple[int, int] | None = None
     lag: int = 0
+    repeats: int = 0
     generations: list[Generation] = field(default_factory=list)
     on_exit: Callable[[TaskExit], None] = field(default=lambda exit: None)
 
@@ -215,9 +229,10 @@ class MadeUpRun(Backend):
         self.check_start(number, identified({}))
         if self.is_gone:
             raise TaskStartError("worker 0 could not be started")
-        furthest = max((each.reached for each in self.generations), default=0)
+        fit, step = max((each.furthest for each in self.generations), default=(0, 0))
         pulse = Pulse(
-            step=max(0, furthest - self.lag),
+            fit=max(0, fit - self.repeats),
+            step=max(0, step - self.lag),
             time=self.now,
             in_call=True,
             phase=Phase.STEP,
@@ -259,8 +274,10 @@ class MadeUpRun(Backend):
             task.error = task.last_words or task.error
         generation.ended = self.now
         if code != 0 and task.name != EVALUATOR:
-            stopped = [each.name for each in generation.ill if each.is_stopped]
-            if stopped:  # they do not answer the others, which fail
+            ill = [each for each in generation.ill if each.name != EVALUATOR]
+            stopped = [each.name for each in ill if each.is_stopped]
+            is_own = code > 0 and task.error is not None and not task.error.is_consequence
+            if stopped and not is_own:  # they do not answer the others, which fail
                 generation.accuse(stopped, 128 + signal.SIGKILL)
             error = task.error.summary if task.error and code > 0 else ""
             generation.accuse([task.name], code if code > 0 else 128 - code, error)
@@ -278,7 +295,7 @@ class MadeUpRun(Backend):
             else:
                 beat = {"beats": pulse.beats + 1, "step": pulse.step + 1, "time": self.now}
                 task.pulse = replace(pulse, meeting_since=None, **beat)
-                if task.pulse.step == self.bug and task.name == "worker 0":
+                if (pulse.fit, pulse.step + 1) == self.bug and task.name == "worker 0":
                     task.error = TaskError(self.now, "ValueError: the same", False)
                     task.end_at(self.now, 1)
 

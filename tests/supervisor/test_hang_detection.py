@@ -230,6 +230,30 @@ def test_a_suspended_supervisor_starts_the_clocks_anew() -> None:
     assert host.rest(1) is not None
 
 
+def test_a_step_does_not_usually_take_as_long_as_the_host_was_suspended() -> None:
+    host = Host("worker 0")
+    for _ in range(6):
+        host.rest(1.0)
+        host.now += 3600
+        host.beat()
+        host.look()
+    assert host.rest(58) is None  # how long a step takes is unknown
+    assert host.rest(2) is not None
+
+
+def test_a_hook_does_not_take_as_long_as_the_host_was_suspended() -> None:
+    host = Host("worker 0")
+    host.go(hook("on_epoch_end"))
+    host.rest(1.0)
+    host.now += 3600
+    host.rest(1.0)
+    host.go(Phase.STEP)
+    host.rest(1.0)
+    host.go(hook("on_epoch_end"))
+    assert host.rest(58) is None
+    assert host.rest(2) is not None
+
+
 def test_a_stopped_task_is_the_culprit_whatever_it_is_doing() -> None:
     host = Host("worker 0", "worker 1", "worker 2", phase=Phase.PEERS)
     host.set("worker 1", phase=Phase.TRACING)
@@ -285,6 +309,16 @@ def test_the_task_behind_the_others_is_the_culprit() -> None:
     assert hang is not None
     assert hang.culprits == ("worker 1",)
     assert set(hang.stalled) == {"worker 0", "worker 1"}
+
+
+def test_the_task_in_an_earlier_fit_is_behind_whatever_its_step() -> None:
+    host = Host("worker 0", "worker 1")
+    host.train(10, 0.2)
+    host.set("worker 0", fit=1, step=2)
+    host.set("worker 1", fit=0, step=100)
+    hang = host.rest(11)
+    assert hang is not None
+    assert hang.culprits == ("worker 1",)
 
 
 def test_tasks_that_get_on_are_not_named() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kfit.heartbeat import TaskError
+from kfit.heartbeat import Reached, TaskError
 from kfit.supervisor.hang_detection import Hang
 from kfit.supervisor.policy import SupervisorPolicy
 from kfit.supervisor.process_group import TaskExit, TaskStartError
@@ -28,10 +28,10 @@ SERVER, OTHER_SERVER, PS = "server 0", "server 1", "ps 0"
 class FakeTasks:
     """Tasks that do nothing by themselves, and remember what was asked of them."""
 
-    def __init__(self, steps: dict[str, int | None]) -> None:
-        self.names = list(steps)
-        self.alive = set(steps)
-        self.steps = steps
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self.alive = set(names)
+        self.places = dict.fromkeys(names, Reached())
         self.signals: list[int] = []
         self.signalled: list[list[str]] = []
         self.kills = 0
@@ -79,8 +79,8 @@ class FakeTasks:
     def stop_note(self, name: str) -> str:
         return self.stop_notes.get(name, "")
 
-    def step(self, name: str) -> int | None:
-        return self.steps[name]
+    def reached(self, name: str) -> Reached:
+        return self.places[name]
 
 
 class World:
@@ -113,12 +113,12 @@ class World:
         if self.start_fails:
             raise TaskStartError("worker 0 could not be started")
         self.starts.append(self.now)
-        self.generations.append(FakeTasks(dict.fromkeys(self.names)))
+        self.generations.append(FakeTasks(self.names))
         return self.tasks
 
-    def step(self, step: int) -> None:
+    def step(self, step: int, fit: int = 0) -> None:
         for name in self.tasks.alive:
-            self.tasks.steps[name] = step
+            self.tasks.places[name] = Reached(fit, step)
 
     def exit(self, name: str, code: int) -> None:
         self.tasks.alive.remove(name)
@@ -436,6 +436,25 @@ def test_an_error_that_comes_again_at_the_same_step_ends_the_restarts() -> None:
     )
 
 
+def test_an_error_at_the_same_step_of_another_fit_is_another_one() -> None:
+    world = World(budget=9)
+    for fit in range(4):
+        if world.life.deadline is not None:
+            world.wait()
+        world.step(3, fit)
+        world.note("worker 1", "ValueError: wrong")
+        world.exit("worker 1", 1)
+        world.exit_all(-15)
+    assert len(world.generations) == 4
+    assert world.wait() == 0.25  # each was the first failure since there was progress
+    assert [line.partition(": V")[0] for line in world.lines if "exit code 1" in line] == [
+        "worker 1 ended with exit code 1 after step 3",
+        "worker 1 ended with exit code 1 after step 3 of the second `fit`",
+        "worker 1 ended with exit code 1 after step 3 of the third `fit`",
+        "worker 1 ended with exit code 1 after step 3 of the 4th `fit`",
+    ]
+
+
 def test_an_error_that_no_restart_can_mend_costs_none() -> None:
     world = World(budget=9)
     world.note("worker 1", "SnapshotMismatchError: other layers", is_permanent=True)
@@ -690,7 +709,7 @@ class Lives(RuleBasedStateMachine):
     def begin_run(self, budget: int, grace: float) -> None:
         self.budget, self.grace = budget, grace
         self.world = World(budget, grace)
-        self.furthest = 0
+        self.furthest = (0, 0)
         self.in_a_row = 0
         self.renew()
         self.is_last = False
@@ -701,7 +720,7 @@ class Lives(RuleBasedStateMachine):
         self.cause: Any = None
         self.waits_for_cause = False
         self.ill_since: float | None = None
-        self.reached = 0
+        self.reached = (0, 0)
 
     @property
     def over(self) -> bool:
@@ -750,8 +769,16 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(more=st.integers(1, 5))
     def train(self, more: int) -> None:
-        self.reached = max(self.reached, self.furthest - 2) + more
-        self.world.step(self.reached)
+        """Goes on in the furthest `fit`, from a snapshot of it."""
+        fit, step = max(self.reached, (self.furthest[0], max(0, self.furthest[1] - 2)))
+        self.reached = fit, step + more
+        self.world.step(step + more, fit)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def begin_next_fit(self) -> None:
+        self.reached = max(self.reached[0], self.furthest[0] - 1) + 1, 0
+        self.world.step(0, self.reached[0])
 
     @precondition(lambda self: self.running)
     @rule(index=st.integers(0, 2), code=st.sampled_from([0, 0, 1, 3, 143, 138, -9, -15, -10]))

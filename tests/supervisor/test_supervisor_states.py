@@ -7,6 +7,7 @@ and the clock are made up.
 import math
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
@@ -33,7 +34,7 @@ class Runs(RuleBasedStateMachine):
     """A run under a supervisor, and what must become of it.
 
     Attributes:
-        furthest: The furthest step of the generations that have ended.
+        furthest: The furthest place of the generations that have ended: a `fit`, and a step of it.
         in_a_row: Failures in a row without progress.
         told: The first signal that told the supervisor to end the run.
         due: The least and the greatest time of the next start; None while tasks run.
@@ -48,9 +49,10 @@ class Runs(RuleBasedStateMachine):
     )
     def begin(self, workers: int, evaluator: bool, budget: int, grace: float) -> None:
         self.budget, self.grace = budget, grace
-        self.furthest = self.in_a_row = self.errors = 0
-        self.last_error: tuple[int, str] = (0, "")
-        self.reached: list[int] = []
+        self.furthest = (0, 0)
+        self.in_a_row = self.errors = 0
+        self.last_error: tuple[tuple[int, int], str] = ((0, 0), "")
+        self.reached: list[tuple[int, int]] = []
         self.told: int | None = None
         self.asked_at = 0.0
         self.due: tuple[float, float] | None = (1000.0, 1000.0)
@@ -100,7 +102,7 @@ class Runs(RuleBasedStateMachine):
         assert is_due, f"started at {self.run.now}, not at {self.due}:\n{said}"
         self.due = None
         assert environ["KFIT_GENERATION"] == str(number)
-        assert environ["KFIT_REACHED"] == ",".join(map(str, self.reached))
+        assert environ["KFIT_REACHED"] == ",".join(f"{fit}:{step}" for fit, step in self.reached)
         self.identity = self.identity or (environ["KFIT_RUN"], environ["KFIT_SEED"])
         assert self.identity == (environ["KFIT_RUN"], environ["KFIT_SEED"])
         if self.run.is_gone:
@@ -122,7 +124,7 @@ class Runs(RuleBasedStateMachine):
             failed = {128 - code if code < 0 else code for code in codes if code}
             self.expected = failed | {blame.code}
             return
-        reached = self.tasks.reached
+        reached = self.tasks.furthest
         progress = reached > self.furthest
         self.furthest = max(self.furthest, reached)
         self.reached.append(reached)
@@ -178,10 +180,11 @@ class Runs(RuleBasedStateMachine):
         code=st.sampled_from([1, 143, -9]),
         steps=st.integers(0, 3),
         lag=st.integers(0, 3),
+        repeats=st.integers(0, 1),
     )
-    def fail(self, code: int, steps: int, lag: int) -> None:
+    def fail(self, code: int, steps: int, lag: int, repeats: int) -> None:
         """All tasks fail together, and are started again, so that many generations come to pass."""
-        self.run.lag = lag
+        self.run.lag, self.run.repeats = lag, repeats
         self.pass_time(0.5 * steps)
         for task in self.tasks.running:
             task.error = None
@@ -244,8 +247,17 @@ class Runs(RuleBasedStateMachine):
     @rule(lag=st.integers(0, 3))
     def meet_a_bug(self, lag: int) -> None:
         """Worker 0 raises an error after the next step, and again each time that it comes there."""
-        self.run.lag, self.run.bug = lag, max(t.pulse.step for t in self.tasks.running) + 1
+        fit, step = max((task.pulse.fit, task.pulse.step) for task in self.tasks.running)
+        self.run.lag, self.run.repeats, self.run.bug = lag, 0, (fit, step + 1)
         self.pass_time(5.0)
+
+    @precondition(lambda self: self.healthy)
+    @rule()
+    def begin_next_fit(self) -> None:
+        """All tasks have ended their `fit`, and begin another one."""
+        for task in self.tasks.running:
+            pulse = task.pulse
+            task.pulse = replace(pulse, fit=pulse.fit + 1, step=0, time=self.run.now)
 
     @precondition(lambda self: self.running and self.tasks.blame is None)
     @rule(index=st.integers(0, 3), is_stopped=st.booleans())
@@ -258,7 +270,10 @@ class Runs(RuleBasedStateMachine):
     @rule(index=st.integers(0, 3))
     def come_back(self, index: int) -> None:
         """What was given up, or nearly, goes on: it must not be taken for a task of the next."""
-        self.tasks.ill[index % len(self.tasks.ill)].go_on(self.run.now)
+        task = self.tasks.ill[index % len(self.tasks.ill)]
+        assert task.ill_since is not None
+        self.tasks.slow_steps.append(self.run.now - task.ill_since)
+        task.go_on(self.run.now)
 
     @precondition(lambda self: self.running)
     @rule(
@@ -352,13 +367,23 @@ class Runs(RuleBasedStateMachine):
         if self.has_begun:
             assert not [task for each in self.run.generations[:-1] for task in each.running]
 
+    def found_stuck(self, task: Task) -> float:
+        """Returns the seconds after which a task that is stuck in a step must have been found.
+
+        If the steps usually take long, one more may take five times as long.
+        """
+        slow = self.tasks.slow_steps
+        if 4 * len(slow) < task.pulse.beats:
+            return FOUND_STUCK
+        return max([FOUND_STUCK, *(5 * seconds for seconds in slow)])
+
     @invariant()
     def a_hang_is_found(self) -> None:
         if not self.has_begun or not self.running or self.tasks.blame is not None:
             return
         for task in self.tasks.ill:
             assert task.ill_since is not None
-            most = FOUND_STOPPED if task.is_stopped else FOUND_STUCK
+            most = FOUND_STOPPED if task.is_stopped else self.found_stuck(task)
             assert self.run.now - task.ill_since <= most, f"{task.name} hangs"
 
     @invariant()
@@ -438,3 +463,78 @@ def test_an_evaluator_that_was_stopped_and_has_ended_is_not_blamed(runs: Runs) -
     runs.wait(seconds=2.0)
     assert runs.watched.code == 3
     runs.the_first_cause_is_named()
+
+
+@pytest.mark.parametrize("index", [1, 2], ids=["worker", "evaluator"])
+def test_an_error_of_its_own_is_named_beside_a_task_that_is_stopped(runs: Runs, index: int) -> None:
+    runs.hang(index=index, is_stopped=True)
+    runs.wait(seconds=2.0)
+    worker = runs.tasks.tasks["worker 0"]
+    worker.error = TaskError(1.0, "ValueError: x", False)
+    worker.end_at(runs.run.now, 1)
+    runs.wait(seconds=5.0)
+    assert runs.tasks.blame is not None
+    assert runs.tasks.blame.names == {"worker 0"}
+    assert runs.watched.code == 1
+    runs.the_first_cause_is_named()
+
+
+def test_a_worker_that_fails_beside_an_evaluator_that_is_stopped_is_named(runs: Runs) -> None:
+    runs.end_beside_one_that_is_stopped(index=2, code=3)
+    runs.wait(seconds=5.0)
+    assert runs.watched.code == 3
+    runs.the_first_cause_is_named()
+
+
+def test_a_task_that_is_stuck_is_found_though_the_host_was_often_suspended() -> None:
+    """The time in which nothing ran is not the usual time of a step."""
+    runs = Runs()
+    runs.begin(workers=1, evaluator=False, budget=0, grace=GRACE)
+    for _ in range(4):
+        runs.hang(index=0, is_stopped=False)
+        runs.suspend_host(seconds=100.0)
+        runs.wait(seconds=0.3)
+        runs.come_back(index=0)
+        runs.wait(seconds=0.3)
+    runs.hang(index=0, is_stopped=False)
+    runs.wait(seconds=62.0)
+    runs.a_hang_is_found()
+    assert runs.tasks.blame is not None
+    runs.teardown()
+
+
+def test_a_task_that_is_stuck_is_judged_from_its_last_step_on() -> None:
+    """The end of another task is an event, after which the supervisor looks at other moments."""
+    runs = Runs()
+    runs.begin(workers=1, evaluator=True, budget=0, grace=GRACE)
+    runs.wait(seconds=2.0)
+    runs.wait(seconds=0.3)
+    runs.wait(seconds=0.3)
+    runs.wait(seconds=0.3)
+    runs.hang(index=0, is_stopped=False)
+    last_step = runs.tasks.tasks["worker 0"].pulse.time
+    runs.wait(seconds=0.3)
+    runs.end(index=1, code=0)
+    runs.wait(seconds=last_step + 9.0 - runs.run.now)
+    assert runs.tasks.blame is None
+    runs.wait(seconds=0.6)
+    assert runs.tasks.blame is not None
+    runs.teardown()
+
+
+def test_a_step_may_take_long_where_all_have_taken_long() -> None:
+    runs = Runs()
+    runs.begin(workers=1, evaluator=False, budget=0, grace=GRACE)
+    for _ in range(5):
+        runs.hang(index=0, is_stopped=False)
+        for _ in range(4):
+            runs.wait(seconds=12.0)
+        runs.come_back(index=0)
+    runs.hang(index=0, is_stopped=False)
+    for _ in range(3):
+        runs.wait(seconds=62.0)
+        runs.a_hang_is_found()
+    assert runs.tasks.blame is None
+    runs.wait(seconds=62.0)
+    assert runs.tasks.blame is not None
+    runs.teardown()

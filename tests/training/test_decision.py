@@ -1,9 +1,15 @@
 """What all tasks decide together between two executions."""
 
+import contextlib
+from pathlib import Path
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
 
+import kfit
+from kfit.heartbeat import Heartbeat, HeartbeatReader, Reached
 from kfit.training import decision
 from kfit.training.decision import (
     _has_code_of_program,
@@ -84,3 +90,39 @@ def test_only_code_of_the_program_makes_tasks_compare_their_weights() -> None:
     assert not _has_code_of_program(keras.callbacks.EarlyStopping())
     assert _has_code_of_program(keras.callbacks.LambdaCallback())
     assert _has_code_of_program(Own())
+
+
+class TrainsAnother(keras.callbacks.Callback):
+    """Trains and evaluates another model at the end of each epoch, and notes the place."""
+
+    def __init__(self, tiny: Any, reader: HeartbeatReader) -> None:
+        super().__init__()
+        self.other = kfit.Trainer(tiny.model(), "one_device")
+        self.x, self.y = tiny.data(80)
+        self.reader = reader
+        self.places: list[Reached] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.other.fit(self.x, self.y, 10, verbose=0)
+        self.other.evaluate(self.x, self.y, 10, verbose=0)
+        self.places.append(self.reader.read().reached)
+
+
+def test_the_supervisor_learns_the_place_in_the_outermost_fit(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(HeartbeatReader(str(tmp_path / "task"))) as reader:
+        heartbeat = Heartbeat(reader.path)
+        monkeypatch.setattr(Heartbeat, "of_environment", lambda: heartbeat)
+        x, y = tiny.data(50)
+        trainer, other = kfit.Trainer(tiny.model(), "one_device"), TrainsAnother(tiny, reader)
+        trainer.fit(x, y, 10, 2, 0, [other], validation_data=(x, y))
+        assert other.places == [Reached(0, 5), Reached(0, 10)]
+        trainer.evaluate(x, y, 10, verbose=0)
+        trainer.predict(x, 10, verbose=0)
+        assert reader.read().reached == Reached(0, 10)
+        with pytest.raises(ValueError, match="batch_size"):
+            trainer.fit(x, y, -1)
+        assert reader.read().reached == Reached(1, 0)
+        kfit.fit(tiny.model(), x, y, 10, verbose=0, strategy="one_device")
+        assert reader.read().reached == Reached(2, 5)

@@ -103,6 +103,18 @@ def test_tasks_with_other_callbacks_are_refused() -> None:
         SavePoints(other, Heartbeat()).begin()
 
 
+def test_all_take_the_number_that_the_chief_gives_the_fit() -> None:
+    heartbeat = Heartbeat()
+    other = training(Noted("a", []))
+    other.strategy.host_collectives.all_gather = lambda own: np.asarray([[4.0], own])
+    with heartbeat.call(), heartbeat.fit():
+        points = SavePoints(other, heartbeat)
+        points._agree_on_number()
+        assert heartbeat.fit_number == 4
+    with heartbeat.call(), heartbeat.fit():
+        assert heartbeat.fit_number == 5
+
+
 def test_a_failure_ends_all_tasks() -> None:
     class Fails(Noted):
         def is_due(self) -> bool:

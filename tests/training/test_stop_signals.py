@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import kfit
 from kfit.checkpoint import fits
-from kfit.heartbeat import Heartbeat
+from kfit.heartbeat import Heartbeat, Reached
 from kfit.training.stop_signals import Preempted, StopSignals, after_step, stop, tell_what_is_saved
 from tests.sweeps import only
 
@@ -185,7 +185,13 @@ def test_how_to_resume_is_told(
 ) -> None:
     monkeypatch.setenv("KFIT_STARTED_BY", started_by)
     monkeypatch.setattr("kfit.training.stop_signals.in_notebook", lambda stream: is_notebook)
-    assert after_step(9, "b") == f"after step 9; saved in b; {expected}"
+    assert after_step(Reached(0, 9), "b") == f"after step 9; saved in b; {expected}"
+
+
+def test_the_place_is_told_whatever_fit_it_is_in() -> None:
+    assert after_step(Reached(), "").startswith("after step 0; nothing was saved")
+    place = "after step 9 of the second `fit`"
+    assert after_step(Reached(1, 9), "b").startswith(f"{place}; saved in b;")
 
 
 def test_while_training_resumes_a_signal_stops_at_once(capfd: Any) -> None:
