@@ -34,8 +34,11 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import kfit
-from kfit.cluster import loopback
+from kfit.cluster import loopback, sockets
 from kfit.cluster.resolvers import current_cluster
+
+if "CASES_FIREWALL" in os.environ:
+    sockets.is_loopback = lambda _: False  # a neighbour behind a firewall is on another host
 
 kfit.join_cluster()
 
@@ -323,7 +326,8 @@ class Returning(keras.Sequential):
 def returned_values(task: Task) -> Result:
     dense = keras.layers.Dense(64, "tanh"), keras.layers.Dense(64, "tanh"), keras.layers.Dense(3)
     model = Returning([keras.Input((4,)), *dense])
-    model.compile(keras.optimizers.SGD(0.1), metrics=["accuracy"])
+    model.never_updated = keras.metrics.Mean(name="never_updated")
+    model.compile(keras.optimizers.SGD(0.1))
     trainer = task.trainer(model)
     trainer.fit(*data(), **{**FIXED, "epochs": 10})
     logs = trainer.evaluate(*data(), batch_size=BATCH_SIZE, verbose=0, return_dict=True)
