@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from kfit.internals.layers import all_layers
 from kfit.internals.private import imported, uses
 
 KerasFunctional: Any = imported(
@@ -168,3 +169,23 @@ def strategy_made_in(model: keras.Model) -> tf.distribute.Strategy | None:
 def forget_strategy(model: keras.Model) -> None:
     """Makes Keras treat a model as if it was made outside of any strategy's scope."""
     model._distribute_strategy = None
+
+
+@uses(
+    "keras.Sequential._layers",
+    because="a `Sequential` keeps the shape with which its building has failed, and refuses others",
+)
+def forget_failed_inputs(model: keras.Model) -> None:
+    """Lets a model whose building has failed be built for another shape.
+
+    Keras puts an `InputLayer` in front of a `Sequential` before it calls the other layers. If one
+    of them fails, the next attempt would fail because of that `InputLayer`, and hide the error.
+
+    Args:
+        model: The model, which may contain models.
+    """
+    for each in all_layers(model):
+        if isinstance(each, keras.Sequential) and not each.built and len(each._layers) > 1:
+            first, *others = each._layers
+            if isinstance(first, keras.layers.InputLayer):  # one of the user's builds at once
+                each._layers = others

@@ -36,6 +36,7 @@ from kfit.internals.models import (
     compiled_loss,
     compiled_metrics,
     compute_loss,
+    forget_failed_inputs,
     infer_output,
     runs_eagerly,
 )
@@ -231,6 +232,7 @@ def build_by_step(
         try:
             tf.function(call, reduce_retracing=True).get_concrete_function(data)
         except Exception as error:
+            forget_failed_inputs(model)
             without = _initialized_outside(made)
             if not returned:
                 raise
@@ -366,7 +368,11 @@ def _call(
         training: Whether the model is called for a training step.
     """
     x, y, sample_weight = keras.tree.map_structure(_placeholder, (x, y, sample_weight))
-    y_pred = model(x, training=training)
+    try:
+        y_pred = model(x, training=training)
+    except Exception:
+        forget_failed_inputs(model)
+        raise
     own_step = overrides(model, step)
     if own_step and len(keras.tree.flatten(y)) != len(keras.tree.flatten(y_pred)):
         return
@@ -450,6 +456,7 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
     try:
         yield
     except (ValueError, tf.errors.InvalidArgumentError) as error:
+        forget_failed_inputs(model)
         if _NO_RANK.search(message_of(error)) and _is_open(spec()):
             raise ValueError(
                 f"`{argument}` yields tensors of unknown rank, as `tf.numpy_function` makes them, "

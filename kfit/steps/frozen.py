@@ -64,11 +64,16 @@ def trains_as_at_first(model: keras.Model, step: Step) -> Step:
     def traced(element: Any, layout: BatchLayout) -> Any:
         if tf.executing_eagerly():
             return step(element, layout)
+        is_first = not _kept(model)
         remember_trained(model)
         first = _kept(model)
         with _trained_as(model, first):
             try:
                 return step(element, layout)
+            except Exception:
+                if is_first:  # no graph trains anything by these flags
+                    vars(model).pop(_KEPT, None)
+                raise
             finally:
                 # What the step itself has made is no addition of the program's.
                 first.update({**flags_of(model), **first})

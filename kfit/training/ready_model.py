@@ -21,7 +21,7 @@ from kfit.heartbeat.clock import BUILDING
 from kfit.inputs import Batches
 from kfit.inputs.python import PythonBatches
 from kfit.internals.layers import all_layers
-from kfit.internals.models import last_compile, runs_eagerly
+from kfit.internals.models import forget_failed_inputs, last_compile, runs_eagerly
 from kfit.steps.build import (
     InitialValueError,
     as_if_thawed,
@@ -273,6 +273,8 @@ class ReadyModel:
     def _naming_data(self, batches: Batches | OneBatch, step: str) -> Iterator[None]:
         """Context in which an error that the data has caused names the data.
 
+        A model whose building fails may be built for other data in the next call.
+
         Args:
             batches: The data.
             step: The name of the model's step that gets the data. If the model overrides it, wrong
@@ -281,8 +283,12 @@ class ReadyModel:
         is_plain = self.graphs.has_default(step)
         named = naming_wrong_data(self.model, "x", lambda: batches.spec)
         sized = naming_size(lambda: batches.examples_per_step, self._strategy)
-        with sized, named if is_plain else nullcontext():
-            yield
+        try:
+            with sized, named if is_plain else nullcontext():
+                yield
+        except Exception:
+            forget_failed_inputs(self.model)
+            raise
 
     def _builds_in(self, step: str) -> bool:
         """Returns whether the first step builds the model when it is traced or run, as in Keras.

@@ -91,6 +91,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "keras.Variable": lambda: keras.Variable(1.0),
     "keras.Layer": lambda: keras.layers.Dense(1),
     "keras.Model": compiled_model,
+    "keras.Sequential": keras.Sequential,
     "keras.layers.BatchNormalization": lambda: built_norm(),
     "keras.losses.MeanSquaredError": keras.losses.MeanSquaredError,
     "keras.metrics.Accuracy": keras.metrics.Accuracy,

@@ -1,6 +1,7 @@
 """A model is built by shapes alone: of any number of examples, or of the number that it needs."""
 
 import itertools
+import re
 import warnings
 from typing import Any
 
@@ -520,3 +521,35 @@ def test_an_initial_value_of_the_data_is_named() -> None:
     strategy = kfit.distribute.Mirrored(["CPU:0", "CPU:1"])
     with pytest.raises(ValueError, match="scale:0' gets an initial value"):
         kfit.fit(model, x, y, batch_size=4, verbose=0, strategy=strategy)
+
+
+class Failing(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return x @ keras.ops.ones((3, 3))
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+@pytest.mark.parametrize("kind", [keras.Sequential, OwnStep])
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [(keras.layers.Conv2D, "expected min_ndim=4, found ndim=3"), (Failing, "Failing.call()")],
+)
+def test_the_layer_that_fails_in_a_model_without_input_is_named(
+    strategy: Any, kind: Any, first: Any, says: str
+) -> None:
+    layer = first() if first is Failing else first(2, 3)
+    model = kind([layer, keras.layers.Flatten(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    trainer = kfit.Trainer(model, strategy)
+    with pytest.raises(ValueError, match=re.escape(says)):
+        trainer.fit(np.ones((8, 6, 6)), np.ones(8), verbose=0)
+    if first is Failing:
+        return
+    before = trainer.fit(np.ones((8, 6, 6, 1)), np.ones(8), batch_size=8, verbose=0).history
+    after = trainer.evaluate(np.ones((8, 6, 6, 1)), np.ones(8), verbose=0)
+    assert after < before["loss"][0]
+    assert len(model.trainable_variables) == 4
