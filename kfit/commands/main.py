@@ -512,6 +512,8 @@ def _run_here(words: list[str]) -> NoReturn:
         words: The script and its arguments.
     """
     program = _program(words, None, "python -m kfit")
+    given = ["run", "--keras-fit", *words]
+    note_options_of_the_script(program, _parser().parse_args(given).parser, given)
     os.execv(sys.executable, [sys.executable, _RUN_SCRIPT, "--keras-fit", *program])
 
 

@@ -79,8 +79,9 @@ def only_of_keras(original: Callable[..., Any]) -> Callable[..., Any]:
             raise ValueError(
                 f"The tf.Variable {_name_of(self)} is changed in a step on several replicas: each "
                 "of them would change it, or a copy that the others do not see. Make it a variable "
-                'of its layer, `self.add_weight(..., trainable=False, aggregation="sum")`, or '
-                "with another `aggregation`, which says what becomes of the replicas' values."
+                "of its layer: `self.add_weight(..., trainable=False)` if all replicas assign the "
+                'same, as to a counter of steps; else with an `aggregation` such as "sum", which '
+                "says what becomes of the replicas' values."
             )
         if args and not (replica.reduced or replica.assigns):
             replica.changed.setdefault(id(whole_of_copy(self)), []).append(_here(args[0]))

@@ -632,6 +632,22 @@ def test_options_of_a_manifest_after_the_script_are_told(
     )
 
 
+@pytest.mark.parametrize(("words", "is_told"), [(["--workers", "2"], True), (["--lr", "2"], False)])
+def test_options_after_a_script_of_plain_keras_are_told(
+    script: Path,
+    words: list[str],
+    is_told: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, command: run.append(command))
+    main([str(script), *words])
+    assert run[0][-3:] == [str(script), *words]
+    meant = f"`kfit run --keras-fit --workers 2 {script}`\n"
+    assert capsys.readouterr().err.endswith(meant) == is_told
+
+
 def test_a_pipe_that_breaks_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Parser:
         def parse_args(self, words: Any) -> Any:

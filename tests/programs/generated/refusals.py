@@ -5,7 +5,7 @@ import re
 LAYERS = "docs/same_numbers.md, What layers keep from step to step"
 REFUSALS: list[tuple[str, str]] = [
     (r"is assigned a value in a step, .* nothing says what becomes of", LAYERS),
-    (r"with another `aggregation`, which says what becomes of the replicas' values", LAYERS),
+    (r"`aggregation` .*, which says what becomes of the replicas' values", LAYERS),
 ]
 
 
