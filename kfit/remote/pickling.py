@@ -92,12 +92,39 @@ def unpack_result(packed: bytes) -> Any:
 
 class _CallPickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
+        keras = sys.modules.get("keras")
+        if keras is not None and isinstance(obj, keras.Model):
+            make, args = obj.__reduce__()
+            return _made_with, (_classes_of_main(obj), make, args)
         # cloudpickle replaces the name of the file by this one. Tracebacks need the file, or the
         # cell of the notebook.
         if isinstance(obj, types.CodeType):
             make, args = self.dispatch_table[types.CodeType](obj)
             return make, tuple(obj.co_filename if arg == "<dynamic-code>" else arg for arg in args)
         return super().reducer_override(obj)
+
+
+def _classes_of_main(model: Any) -> dict[str, Any]:
+    """Returns the classes and functions of a model that a worker cannot import, by their names.
+
+    They are those of a notebook or of the main script: of layers, and of what `compile` was given.
+    """
+    import keras
+
+    from kfit.internals.layers import all_layers
+    from kfit.internals.models import compile_arguments
+
+    parts = [*all_layers(model), *keras.tree.flatten(list(compile_arguments(model).values()))]
+    kinds = {part if isinstance(part, types.FunctionType) else type(part) for part in parts}
+    return {kind.__name__: kind for kind in kinds if kind.__module__ == "__main__"}
+
+
+def _made_with(classes: Mapping[str, Any], make: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Makes a model in a worker, where Keras has to know the classes of its parts."""
+    import keras
+
+    with keras.saving.custom_object_scope(dict(classes)):
+        return make(*args)
 
 
 class _ResultPickler(cloudpickle.Pickler):

@@ -91,3 +91,35 @@ def test_a_callback_comes_back_with_the_state_that_its_class_gives() -> None:
     assert (back[0].best, hasattr(back[0], "lock"), back[0].model) == (3, False, None)
     assert (back[1].seen, back[1].model) == (5, None)
     assert type(back[2]).__name__ == "Slotted"
+
+
+CELL = """
+import keras
+
+class Scaled(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, x):
+        return x * self.scale
+
+def squared(y, y_pred):
+    return keras.ops.square(y - y_pred)
+
+class Error(keras.metrics.MeanAbsoluteError):
+    pass
+
+model = keras.Sequential([keras.Input((3,)), Scaled(), keras.layers.Dense(1)])
+model.compile("adam", squared, metrics=[Error()])
+"""
+
+
+def test_a_model_travels_with_what_a_notebook_has_defined() -> None:
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(CELL, "cell 3", "exec"), cell)
+    _, (model,), _ = pickling.unpack_call(pickling.pack_call(print, (cell["model"],), {}))
+    assert [type(layer).__name__ for layer in model.layers] == ["Scaled", "Dense"]
+    for own, sent in zip(model.get_weights(), cell["model"].get_weights(), strict=True):
+        assert (own == sent).all()
+    assert model.loss.__name__ == "squared"
+    assert "squared" not in dir(__import__("__main__"))
