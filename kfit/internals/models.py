@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import keras
@@ -175,8 +177,9 @@ def forget_strategy(model: keras.Model) -> None:
     "keras.Sequential._layers",
     because="a `Sequential` keeps the shape with which its building has failed, and refuses others",
 )
-def forget_failed_inputs(model: keras.Model) -> None:
-    """Lets a model whose building has failed be built for another shape.
+@contextmanager
+def forgetting_failed_inputs(model: keras.Model) -> Iterator[None]:
+    """Context after whose error a model that it could not build may be built for another shape.
 
     Keras puts an `InputLayer` in front of a `Sequential` before it calls the other layers. If one
     of them fails, the next attempt would fail because of that `InputLayer`, and hide the error.
@@ -184,8 +187,12 @@ def forget_failed_inputs(model: keras.Model) -> None:
     Args:
         model: The model, which may contain models.
     """
-    for each in all_layers(model):
-        if isinstance(each, keras.Sequential) and not each.built and len(each._layers) > 1:
-            first, *others = each._layers
-            if isinstance(first, keras.layers.InputLayer):  # one of the user's builds at once
-                each._layers = others
+    try:
+        yield
+    except Exception:
+        for each in all_layers(model):
+            if isinstance(each, keras.Sequential) and not each.built and len(each._layers) > 1:
+                first, *others = each._layers
+                if isinstance(first, keras.layers.InputLayer):  # one of the user's builds at once
+                    each._layers = others
+        raise

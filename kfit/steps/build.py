@@ -36,7 +36,7 @@ from kfit.internals.models import (
     compiled_loss,
     compiled_metrics,
     compute_loss,
-    forget_failed_inputs,
+    forgetting_failed_inputs,
     infer_output,
     runs_eagerly,
 )
@@ -230,9 +230,9 @@ def build_by_step(
 
         data = keras.tree.map_structure(_tensor_spec, spec, none_is_leaf=False)
         try:
-            tf.function(call, reduce_retracing=True).get_concrete_function(data)
+            with forgetting_failed_inputs(model):
+                tf.function(call, reduce_retracing=True).get_concrete_function(data)
         except Exception as error:
-            forget_failed_inputs(model)
             without = _initialized_outside(made)
             if not returned:
                 raise
@@ -368,11 +368,8 @@ def _call(
         training: Whether the model is called for a training step.
     """
     x, y, sample_weight = keras.tree.map_structure(_placeholder, (x, y, sample_weight))
-    try:
+    with forgetting_failed_inputs(model):
         y_pred = model(x, training=training)
-    except Exception:
-        forget_failed_inputs(model)
-        raise
     own_step = overrides(model, step)
     if own_step and len(keras.tree.flatten(y)) != len(keras.tree.flatten(y_pred)):
         return
@@ -454,9 +451,9 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
         ValueError: In place of such an error, if the model cannot take such a batch.
     """
     try:
-        yield
+        with forgetting_failed_inputs(model):
+            yield
     except (ValueError, tf.errors.InvalidArgumentError) as error:
-        forget_failed_inputs(model)
         if _NO_RANK.search(message_of(error)) and _is_open(spec()):
             raise ValueError(
                 f"`{argument}` yields tensors of unknown rank, as `tf.numpy_function` makes them, "
@@ -570,20 +567,24 @@ def _shapes(model: keras.Model, spec: Any) -> tuple[Shape, Shape] | None:
 def _refusal(model: keras.Model, spec: Any) -> str:
     """Returns why a model cannot take a batch; empty if it can, or if this cannot be found."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
-    reason = _error_of(model, x)
+    reason = _error_of(model, model, x)
     return summary_of(reason).partition(": ")[2] if reason else ""
 
 
 def _refusal_of_loss(model: keras.Model, spec: Any) -> ValueError | None:
     """Returns the error of the loss of `compile` for a batch; None as for `_error_of`."""
     call = partial(_call, model, [compiled_loss(model)], "train_step")
-    return _error_of(call, *keras.utils.unpack_x_y_sample_weight(spec))
+    return _error_of(model, call, *keras.utils.unpack_x_y_sample_weight(spec))
 
 
-def _error_of(call: Callable[..., Any], *parts: Any) -> ValueError | None:
-    """Returns the error of a call on shapes; None if there is none, or if this cannot be found."""
+def _error_of(model: keras.Model, call: Callable[..., Any], *parts: Any) -> ValueError | None:
+    """Returns the error of a call of a model on shapes.
+
+    The result is None if there is no error, or if this cannot be found.
+    """
     try:
-        infer_output(call, *parts, training=False)
+        with forgetting_failed_inputs(model):
+            infer_output(call, *parts, training=False)
     except ValueError as reason:
         return reason
     except Exception:  # such a model cannot be called without data, which says nothing

@@ -21,7 +21,7 @@ from kfit.heartbeat.clock import BUILDING
 from kfit.inputs import Batches
 from kfit.inputs.python import PythonBatches
 from kfit.internals.layers import all_layers
-from kfit.internals.models import forget_failed_inputs, last_compile, runs_eagerly
+from kfit.internals.models import forgetting_failed_inputs, last_compile, runs_eagerly
 from kfit.steps.build import (
     InitialValueError,
     as_if_thawed,
@@ -283,12 +283,8 @@ class ReadyModel:
         is_plain = self.graphs.has_default(step)
         named = naming_wrong_data(self.model, "x", lambda: batches.spec)
         sized = naming_size(lambda: batches.examples_per_step, self._strategy)
-        try:
-            with sized, named if is_plain else nullcontext():
-                yield
-        except Exception:
-            forget_failed_inputs(self.model)
-            raise
+        with sized, named if is_plain else forgetting_failed_inputs(self.model):
+            yield
 
     def _builds_in(self, step: str) -> bool:
         """Returns whether the first step builds the model when it is traced or run, as in Keras.
