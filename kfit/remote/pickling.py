@@ -93,9 +93,9 @@ def unpack_result(packed: bytes) -> Any:
 class _CallPickler(cloudpickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         keras = sys.modules.get("keras")
-        if keras is not None and isinstance(obj, keras.Model):
-            make, args = obj.__reduce__()
-            return _made_with, (_classes_of_main(obj), make, args)
+        if keras is not None and isinstance(obj, keras.Model) and (own := _parts_of_main(obj)):
+            make, args, *state = obj.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+            return _made_with, (own, make, args), *state
         # cloudpickle replaces the name of the file by this one. Tracebacks need the file, or the
         # cell of the notebook.
         if isinstance(obj, types.CodeType):
@@ -104,7 +104,7 @@ class _CallPickler(cloudpickle.Pickler):
         return super().reducer_override(obj)
 
 
-def _classes_of_main(model: Any) -> dict[str, Any]:
+def _parts_of_main(model: Any) -> dict[str, Any]:
     """Returns the classes and functions of a model that a worker cannot import, by their names.
 
     They are those of a notebook or of the main script: of layers, and of what `compile` was given.
@@ -119,11 +119,11 @@ def _classes_of_main(model: Any) -> dict[str, Any]:
     return {kind.__name__: kind for kind in kinds if kind.__module__ == "__main__"}
 
 
-def _made_with(classes: Mapping[str, Any], make: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Makes a model in a worker, where Keras has to know the classes of its parts."""
+def _made_with(own: Mapping[str, Any], make: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Makes a model in a worker, where Keras has to know what the notebook has defined for it."""
     import keras
 
-    with keras.saving.custom_object_scope(dict(classes)):
+    with keras.saving.custom_object_scope(dict(own)):
         return make(*args)
 
 

@@ -123,3 +123,26 @@ def test_a_model_travels_with_what_a_notebook_has_defined() -> None:
         assert (own == sent).all()
     assert model.loss.__name__ == "squared"
     assert "squared" not in dir(__import__("__main__"))
+
+
+PICKLED_BY_ITSELF = """
+import keras
+
+class Own(keras.Model):
+    def __init__(self, units):
+        super().__init__()
+        self.units = units
+
+    def __reduce__(self):
+        return Own, (self.units,), {"kept": 1}
+
+    def __setstate__(self, state):
+        self.kept = state["kept"]
+"""
+
+
+def test_a_model_of_a_notebook_may_be_pickled_in_its_own_way() -> None:
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(PICKLED_BY_ITSELF, "cell 4", "exec"), cell)
+    _, (model,), _ = pickling.unpack_call(pickling.pack_call(print, (cell["Own"](3),), {}))
+    assert (model.units, model.kept) == (3, 1)
