@@ -16,7 +16,7 @@ class CountedFits:
 
     A `fit` that a hook of another one calls has no number of its own: it is a part of the other
     one. A program that is run again may skip what it has done. Then the number is not that of the
-    process, and it is set where it is known (`is_number`).
+    process, and it is set where it is known (`set_number`).
 
     Several threads may train at once. Each has its own present `fit`, and they count together.
     """
@@ -53,7 +53,7 @@ class CountedFits:
         """The number of `fit`s that this thread is in: more than 1 if a hook has called one."""
         return self._own.depth
 
-    def is_number(self, number: int) -> None:
+    def set_number(self, number: int) -> None:
         """Sets the number of the present `fit`; later ones count from there.
 
         Nothing is done in a `fit` that a hook of another one has called.

@@ -180,7 +180,7 @@ class Heartbeat:
             number: The number, from 0.
         """
         if self._fits.depth == 1 and number != self._fits.number:
-            self._fits.is_number(number)
+            self._fits.set_number(number)
             self._report_step(0)
 
     def reached(self, step: int) -> Reached:

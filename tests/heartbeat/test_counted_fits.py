@@ -24,7 +24,7 @@ def test_a_fit_that_a_hook_calls_is_a_part_of_the_other_one() -> None:
     with fits.counted():
         with fits.counted() as has_number:
             assert not has_number
-            fits.is_number(9)
+            fits.set_number(9)
         assert fits.number == 1
     assert call(fits) == 2
 
@@ -39,11 +39,11 @@ def test_a_fit_that_fails_is_counted() -> None:
 def test_later_ones_count_from_a_number_that_is_known() -> None:
     fits = CountedFits()
     with fits.counted():
-        fits.is_number(5)
+        fits.set_number(5)
         assert fits.number == 5
     assert call(fits) == 6
     with fits.counted():
-        fits.is_number(5)  # it is called again
+        fits.set_number(5)  # it is called again
     assert call(fits) == 6
 
 
