@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,17 @@ class Snapshot:
             manifest, so that it can be read without the state.
         state: The state itself, a tree of dicts and lists whose leaves are JSON values and arrays
             or tensors.
+        path: The folder that the snapshot was read from; empty if it was not read from a folder.
     """
 
     about: dict[str, Any]
     state: dict[str, Any]
+    path: str = field(default="", compare=False)
+
+    @property
+    def described(self) -> str:
+        """Which snapshot this is, for messages: its step, and the folder it was read from."""
+        return f"step {self.about['step']}" + (f" in {self.path}" if self.path else "")
 
     def __repr__(self) -> str:
         known = (key for key in ("step", "epoch", "model") if key in self.about)

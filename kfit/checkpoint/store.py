@@ -31,7 +31,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -251,7 +251,8 @@ class Store:
         text, content = (self._verified(name, file, found) for file in (STATE, ARRAYS))
         with _damage(f"{ARRAYS} is not a file that kfit wrote"):
             arrays = read_hdf5(content)
-        return _joined(found, text[:], arrays, self.check)
+        whole = _joined(found, text[:], arrays, self.check)
+        return replace(whole, path=self._path(str(name)))
 
     @for_user
     def verify(self, name: SnapshotName) -> Manifest:

@@ -652,7 +652,7 @@ def _refuse(snapshot: Snapshot, lines: Sequence[str]) -> None:
     """Raises an error with the differences between a training and that of a snapshot, if any."""
     if lines:
         raise SnapshotMismatchError(
-            f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
+            f"The snapshot of {snapshot.described} is of another training:\n  "
             + "\n  ".join(map(printable, lines))
         )
 

@@ -70,7 +70,7 @@ def refuse_another(
     """
     if snapshot.about.get("compiled_anew"):
         raise SnapshotMismatchError(
-            f"The snapshot of step {snapshot.about['step']} is of a model that a callback had "
+            f"The snapshot of {snapshot.described} is of a model that a callback had "
             "compiled again, or given another optimizer or schedule of the learning rate, in the "
             "middle of `fit`. The program starts with the model as it was compiled before, so the "
             "training cannot be resumed. Split it into two `fit`s, with that change between them, "
@@ -105,7 +105,7 @@ def refuse_another(
     is_random = any(_OTHER_VALUES.fullmatch(each.line) for each in refused)
     seed = " (and a seed, if the program draws or splits its data at random)" if is_random else ""
     raise SnapshotMismatchError(
-        f"The snapshot of step {snapshot.about['step']} is of another training:\n  "
+        f"The snapshot of {snapshot.described} is of another training:\n  "
         + "\n  ".join(map(printable, dict.fromkeys(lines)))
         + f"\nTo continue the training of the snapshot, give `fit` what it was saved with{seed}"
         + (
@@ -190,7 +190,7 @@ def _warn_of_attributes(
     lines = [each.line for each in found if each.section in sections]
     if lines:
         warn_user(
-            f"Since the snapshot of step {snapshot.about['step']} some attributes have other "
+            f"Since the snapshot of {snapshot.described} some attributes have other "
             "values:\n  "
             + "\n  ".join(map(printable, lines))
             + "\nTraining goes on with the present ones. That is right for what a clock gave. But "

@@ -24,7 +24,7 @@ def share_snapshot(snapshot: Snapshot | None, strategy: Strategy) -> Snapshot | 
     content = [b"", b""]
     if strategy.is_chief and snapshot is not None:
         values, arrays = split(snapshot.state)
-        content = [to_json([snapshot.about, values]), b"".join(hdf5_bytes(arrays))]
+        content = [to_json([snapshot.about, snapshot.path, values]), b"".join(hdf5_bytes(arrays))]
     text, packed = (strategy.host_collectives.content(part) for part in content)
-    about, values = decoded("the chief's snapshot", text)
-    return Snapshot(about, join(values, read_hdf5(packed)))
+    about, path, values = decoded("the chief's snapshot", text)
+    return Snapshot(about, join(values, read_hdf5(packed)), path)

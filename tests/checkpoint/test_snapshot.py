@@ -18,6 +18,10 @@ def test_what_a_person_sees_of_them(tmp_path: Any) -> None:
     snapshot = Snapshot(about, {"variables": [np.zeros(1000)]})
     assert repr(snapshot) == "<kfit.checkpoint.Snapshot, step 12, epoch 3, model 'digits'>"
     assert repr(Snapshot({}, {})) == "<kfit.checkpoint.Snapshot>"
+    assert snapshot.described == "step 12"
+    store = Store(str(tmp_path))
+    name = store.save(snapshot)
+    assert store.read(name).described == f"step 12 in {tmp_path}/{name}"
     assert repr(Store(str(tmp_path))) == f"Store(directory={str(tmp_path)!r}, keep=2)"
 
 

@@ -177,6 +177,7 @@ def test_what_has_changed_is_named_before_anything_is_done(snapshot: Path, name:
     before = sorted(path.name for path in snapshot.iterdir())
     with pytest.raises(SnapshotMismatchError, match=says) as raised:
         train(BackupAndRestore(snapshot, save_freq=1), **changed)
+    assert f" in {snapshot}/" in str(raised.value)
     section = says.split(":")[0]
     offered = f"allow_changes=['{section}'" in str(raised.value)
     assert offered == (name not in OTHER_VARIABLES)

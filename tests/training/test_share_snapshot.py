@@ -27,11 +27,12 @@ def task(index: int, sent: list[bytes], *, found: bool) -> Any:
 
 def test_every_task_gets_what_the_chief_has() -> None:
     sent: list[bytes] = []
-    chief = share_snapshot(Snapshot({"step": 7}, STATE), task(0, sent, found=True))
+    chief = share_snapshot(Snapshot({"step": 7}, STATE, "backup/7"), task(0, sent, found=True))
     other = share_snapshot(None, task(1, sent, found=True))
     for snapshot in (chief, other):
         assert snapshot is not None
         assert snapshot.about == {"step": 7}
+        assert snapshot.path == "backup/7"
         assert snapshot.state["logs"] == {"loss": 0.5}
         assert snapshot.state["none"] is None
         np.testing.assert_array_equal(snapshot.state["weights"][0], STATE["weights"][0])
