@@ -555,8 +555,8 @@ class BackupAndRestore(TrainingCallback):
                     "anew from the start, delete the directory"
                 )
             return (
-                f"nothing to do: {done}. To go on, raise `epochs`; to train anew, delete the "
-                "directory"
+                f"nothing to do: {done}, and the model gets its weights. To go on, raise `epochs`; "
+                "to train anew, delete the directory"
             )
         if not is_finished:
             return going_on

@@ -83,12 +83,19 @@ def _forwarded(declared: Callable[_P, _R]) -> Callable[_P, _R]:
     @wraps(declared)
     def called(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         name = declared.__name__
-        if isinstance(model, keras.Model):
-            _check_keywords(declared, model, kwargs)
+        if not isinstance(model, keras.Model):
+            raise TypeError(
+                "`model` must be a keras.Model; to have it made on the strategy by a function, use "
+                f"`kfit.Trainer(make_model, strategy).{name}(...)`. Received: {model!r} (of type "
+                f"{type(model)})"
+            )
+        _check_keywords(declared, model, kwargs)
         if "devices" in kwargs and own_method(model, name) is None:
             raise TypeError(
-                f"`kfit.{name}` has no argument `devices`; pass strategy=kfit.distribute.Mirrored("
-                f"{kwargs['devices']!r}), or use kfit.Trainer(model, devices={kwargs['devices']!r})"
+                f"`kfit.{name}` has no argument `devices`, since the model exists already. Use "
+                f"`kfit.Trainer(make_model, 'mirrored', devices={kwargs['devices']!r})` with a "
+                "function that makes the model. Or make the strategy before the model, `strategy = "
+                f"kfit.distribute.Mirrored({kwargs['devices']!r})`, and pass it here."
             )
         return getattr(trainer_of(model, strategy), name)(*args, **kwargs)
 

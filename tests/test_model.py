@@ -251,8 +251,11 @@ def test_a_wrong_strategy_is_named(tiny: Any) -> None:
         sequential(tiny).fit(x, y, strategy="tpu9")
     with pytest.raises(ValueError, match=r"`strategy` must be 'auto'.*Received: 3"):
         kfit.fit(tiny.model(), x, y, strategy=3)
-    with pytest.raises(TypeError, match=r"pass strategy=kfit.distribute.Mirrored\(2\), or"):
+    with pytest.raises(TypeError, match=r"exists already. Use .*\(make_model, .*devices=2\)"):
         kfit.fit(tiny.model(), x, y, devices=2)
+    for model in (keras.Sequential, tiny.model):
+        with pytest.raises(TypeError, match=r"`model` must be a keras.Model; .*Received: <"):
+            kfit.fit(model, x, y)
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 PRETENDS = ROOT / "tests" / "programs" / "pretends.py"
 WORKERS, PS = KINDS["workers"], KINDS["ps"]
 KILLED = "kfit: worker 1 was killed by SIGKILL after step 40; stopping worker 0\n"
-RESTART = "kfit: attempt 2 starts in 0.3 s (restart 1 of 100)\n"
+RESTART = "kfit: attempt 2 starts in 0.3 s (restart 1 of at most 100 in a row)\n"
 RESUMED = "[worker 0] kfit: going on from backup, step 30\n"
 FINISHED = (
     "[worker 0] kfit: nothing to do: the first `fit` was finished in backup (step 30). To go on\n"

@@ -498,7 +498,9 @@ class SupervisorPolicy:
             return
         count, budget = self._restarts.failures, self._restarts.budget
         counted = (
-            f"restart {count} of {budget}" if count else "a preemption, which costs no restart"
+            f"restart {count} of at most {budget} in a row"
+            if count
+            else "a preemption, which costs no restart"
         )
         # If tasks were asked to stop, the cause was printed then.
         is_new = isinstance(cause, TaskExit) and life.asked is None

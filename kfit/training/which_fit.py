@@ -106,11 +106,12 @@ class Beginner:
 
 def _tell_of_doubt(directory: str, unfinished: int, repeat: Repeat) -> None:
     is_unfinished = repeat.fit == unfinished
-    what = "it and goes on with it" if is_unfinished else f"the {nth(repeat.fit)} one"
+    what = "it" if is_unfinished else f"the {nth(repeat.fit)} one"
     warn_user(
         f"{directory}: the {nth(unfinished)} `fit` of this program was interrupted, and this one "
-        f"is taken for {what}, but {repeat.doubt}. If it is another `fit`, such as the next one of "
-        "a loop that goes on after an error, give it a directory of its own."
+        f"is taken for {what} and gets the weights of its last snapshot, but {repeat.doubt}. "
+        "If it is another `fit`, such as the next one of a loop that goes on after an error, give "
+        "it a directory of its own."
     )
 
 

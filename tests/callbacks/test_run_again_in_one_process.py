@@ -408,7 +408,7 @@ def test_trials_that_are_cut_to_those_left_are_warned(tmp_path: Path, listed: st
     with pytest.raises(KeyboardInterrupt):
         in_cells(life, TRIAL, "for rate in (0.9, 0.5, 0.7): trial(rate)", names=names)
     with pytest.warns(
-        UserWarning, match=rf"the third .* taken for the first one, but {EARLIER_TRIAL}"
+        UserWarning, match=rf"the third .* taken for the first one .*, but {EARLIER_TRIAL}"
     ):
         in_cells(life, listed, names=names)
 
@@ -441,7 +441,7 @@ while True:
 def test_phases_of_one_model_are_tried_again(tmp_path: Path) -> None:
     expected = two(Life(tmp_path / "untouched"))
     life = Life(tmp_path / "backup", 3 * STEPS)
-    with pytest.warns(UserWarning, match="taken for the first one, but the program has caught the"):
+    with pytest.warns(UserWarning, match="taken for the first one .*, but the program has caught"):
         found = in_cells(life, "keras.utils.set_random_seed(1)\nm = made()", PHASES)
     for one, other in zip(found["m"].get_weights(), expected, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -465,7 +465,7 @@ for rate in (1, 2):
 
 
 def test_trials_of_a_limited_time_are_warned(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="goes on with it, but it begins with another model"):
+    with pytest.warns(UserWarning, match="is taken for it .*, but it begins with another model"):
         in_cells(Life(tmp_path), LIMITED)
 
 

@@ -209,7 +209,8 @@ def test_a_lone_task_says_why_it_starts_again() -> None:
     world.step(3)
     world.exit("worker 0", -9)
     assert world.lines == [
-        "worker 0 was killed by SIGKILL after step 3; attempt 2 starts in 0.2 s (restart 1 of 2)"
+        "worker 0 was killed by SIGKILL after step 3; attempt 2 starts in 0.2 s "
+        "(restart 1 of at most 2 in a row)"
     ]
 
 
@@ -226,7 +227,7 @@ def test_a_lone_task_does_not_repeat_of_another_one_what_it_has_printed(budget: 
     if not budget:
         assert world.lines == [f"error: {told}"]
         return
-    assert world.lines == [f"{told}; attempt 2 starts in 0.2 s (restart 1 of 1)"]
+    assert world.lines == [f"{told}; attempt 2 starts in 0.2 s (restart 1 of at most 1 in a row)"]
     world.wait()
     world.exit("worker 0", 0)
     assert world.lines[-1] == "worker 0 ended well in attempt 2"

@@ -139,7 +139,7 @@ def test_a_killed_task_is_started_again_with_its_peers(supervise: Any) -> None:
     assert not any(heartbeat.parent.exists() for heartbeat in heartbeats)
     assert err == [
         "kfit: worker 1 was killed by SIGKILL after step 5; stopping worker 0",
-        "kfit: attempt 2 starts in 0.3 s (restart 1 of 1)",
+        "kfit: attempt 2 starts in 0.3 s (restart 1 of at most 1 in a row)",
         "kfit: all tasks ended well in attempt 2",
     ]
 
@@ -488,7 +488,7 @@ def test_the_grace_period_holds_in_the_second_generation(drive: Any) -> None:
 def test_a_signal_before_the_next_start_ends_the_run(drive: Any) -> None:
     process = drive("sys.exit(4)", "--max-restarts=9")
     # The fourth back-off is one of two seconds.
-    read_until(process, "restart 4 of 9")
+    read_until(process, "restart 4 of at most 9")
     begin = time.monotonic()
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=SOON)
