@@ -81,7 +81,8 @@ def test_the_evaluator_is_killed(tmp_path: Path) -> None:
     assert "[evaluator 0] kfit: evaluator 0 was killed by SIGKILL" in output
     assert "attempt 2 starts" in output.split("was killed by SIGKILL")[1]
     _, *told = [line for line in output.splitlines() if line.startswith("kfit: ")]
-    (processes,) = told  # the workers were left alone
+    # On a slow host `kfit run` says every 10 s that a worker is still starting.
+    (processes,) = [line for line in told if "is starting (" not in line]  # no worker was touched
     assert re.fullmatch(r"kfit: worker 0 is process \d+, worker 1 is process \d+", processes)
     assert "the evaluator stands outside of the cluster of the workers" in output
     assert "[evaluator 0] 6 evaluations, chief: False" in output
