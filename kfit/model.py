@@ -487,8 +487,8 @@ class Installation(AbstractContextManager["Installation"]):
     def _divert(self, model: keras.Model, name: str) -> Callable[..., Any]:
         return partial(self._call, model, name)
 
+    @for_user
     def _call(self, model: keras.Model, name: str, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True  # in notebooks
         given = kwargs.pop("strategy", None) if name in _TAKES_STRATEGY else None
         if given is not None:
             self._given[model] = given

@@ -72,7 +72,12 @@ def _diverting(divert: Divert, name: str, original: Callable[..., Any]) -> Calla
         other = divert(model, name)
         if other is None:
             return original(model, *args, **kwargs)
-        return other(*args, **kwargs)
+        try:
+            return other(*args, **kwargs)
+        except BaseException as error:
+            # The traceback begins with this frame, which says nothing to the user.
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
 
     return passing_on(method)
 

@@ -205,7 +205,9 @@ def test_nor_does_it_if_kfit_is_installed() -> None:
         for entry in raised.traceback
         if str(entry.frame.f_globals["__name__"]).startswith("kfit")
     ]
-    assert ours
+    if sys.version_info >= (3, 11):
+        assert not ours
+    # Python 3.10 keeps the whole traceback.
     assert all("__tracebackhide__" in entry.frame.f_locals for entry in ours)
 
 
