@@ -38,6 +38,7 @@ def add_inspect(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.add_argument(
         "--snapshot",
+        "--step",
         metavar="NAME|STEP",
         help="only this snapshot, by its name or its training step (default: all; the newest good "
         "one is shown in detail)",

@@ -188,7 +188,7 @@ def here(capsys: Any, *words: Any) -> Any:
 
 def test_a_snapshot_is_chosen_by_step_or_name(run_of_two: Any, capsys: Any) -> None:
     backup = run_of_two[0] / "backup"
-    code, out, _ = here(capsys, backup, "--snapshot", "5")
+    code, out, _ = here(capsys, backup, "--step", "5")
     assert code == 0
     [line, *_] = out.splitlines()
     name = line.split()[0]
