@@ -258,13 +258,13 @@ class Ring:
             )
         if not self.has_failed:
             raise ExchangeError(
-                f"{self._name(-1)} is at another exchange than {self._name(0)}: it sums "
-                f"{_told(bytes(other))} where this worker sums {_told(own)}. {NOT_THE_SAME}: all "
-                "must run the same program. Usually they have a different batch size, data, model "
-                "or callbacks, or `fit`, `evaluate`, `predict` or `save` is called on one worker "
-                "only, such as on the chief in a hook of a callback. (The chief alone runs "
-                "callbacks that were passed to `chief_only`, or derive from those of a tracker, "
-                "such as MLflow.)"
+                f"{NOT_THE_SAME}: all must run the same program. Usually they have a different "
+                "batch size, data, model or callbacks, or `fit`, `evaluate`, `predict` or `save` "
+                "is called on one worker only, such as on the chief in a hook of a callback. (The "
+                "chief alone runs callbacks that were passed to `chief_only`, or derive from those "
+                f"of a tracker, such as MLflow.) {self._name(-1)} is at another exchange than "
+                f"{self._name(0)}: it sums {_told(bytes(other))} where this worker sums "
+                f"{_told(own)}."
             )
         raise ExchangeError(f"{self._name(0)} has failed before it reached its peers' exchange.")
 
