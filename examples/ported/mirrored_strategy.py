@@ -5,8 +5,8 @@ model that is made, compiled and trained in the scope of a `MirroredStrategy`.
 
 With kfit the program of one device stays as it is. After `kfit.install()` Keras' own `fit`,
 `evaluate` and `predict` train on all GPUs of the host, or on all workers of a cluster, for every
-model of the program, also those of libraries. `python -m kfit train.py` does this for programs
-without any line of kfit.
+model of the program, also those of libraries. `kfit train.py` does this for programs without
+any line of kfit.
 """
 
 import keras

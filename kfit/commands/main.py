@@ -506,12 +506,12 @@ def _what_starts(
 def _run_here(words: list[str]) -> NoReturn:
     """Replaces this process by one that runs a script with kfit's `fit` in place of Keras' own.
 
-    This is `python -m kfit script.py`.
+    This is `kfit script.py`.
 
     Args:
         words: The script and its arguments.
     """
-    program = _program(words, None, "python -m kfit")
+    program = _program(words, None, "kfit")
     given = ["run", "--keras-fit", *words]
     note_options_of_the_script(program, _parser().parse_args(given).parser, given)
     os.execv(sys.executable, [sys.executable, _RUN_SCRIPT, "--keras-fit", *program])
