@@ -65,7 +65,8 @@ def combines_examples(value: Any, replica: Replica, *, are_weighted: bool = Fals
     Three kinds of operations do: a product of the examples' vectors with each other; an operation
     on each example and a statistic of all examples, such as the difference from their mean; and an
     operation along the axis of the examples that moves or accumulates values, such as `tf.roll`. If
-    there is no graph that can be read, the result is False.
+    there is no graph that can be read, the result is False. What `warn_of_layers` has told of does
+    not count.
 
     Args:
         value: The loss or the part, a tensor of the replica's step.
@@ -85,12 +86,13 @@ def combines_examples(value: Any, replica: Replica, *, are_weighted: bool = Fals
     return any(
         (id(tensor) in of_layers or is_of_step(tensor.op))
         and id(tensor) not in even
-        and _combines(tensor, origins, are_used)
+        and id(tensor) not in replica.told
+        and combines(tensor, origins, are_used)
         for tensor in made_from(value, origins, stop=CALLS)
     )
 
 
-def _combines(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], bool]) -> bool:
+def combines(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], bool]) -> bool:
     """Returns whether the operation that makes a tensor combines examples with each other.
 
     Only this one operation is judged, and not the operations that make its inputs. What Keras'
@@ -107,9 +109,9 @@ def _combines(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], boo
 
 def _puts_across(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], bool]) -> bool:
     op = tensor.op
-    if op.type in LOOPS | BRANCHES or (op.type in CALLS and is_of_step(op)):
+    if op.type in LOOPS | BRANCHES | CALLS:
         return combines_inside(
-            op, are_used, lambda each, are_used: _combines(each, origins, are_used)
+            op, are_used, lambda each, are_used: combines(each, origins, are_used)
         )
     if op.type.startswith("TensorList") or op.type == "IdentityN":
         return False

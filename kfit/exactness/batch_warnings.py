@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.exactness.across_examples import combines_examples
+from kfit.exactness.across_layers import warn_of_layers
 from kfit.exactness.batch_kinds import (
     has_other_rows,
     power_of_number,
@@ -41,6 +42,8 @@ def warn_if_combined(
         what: What to call the value in the warning, beginning with a capital letter.
         are_weighted: Whether the values for each example will have weights.
     """
+    if replica.trial is None:
+        warn_of_layers(value, replica)
     if are_used(value, replica.results.keys(), replica):
         replica.warn(
             f"{what} is computed from the result of a metric. In a step each replica has that of "

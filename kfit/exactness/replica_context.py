@@ -26,6 +26,7 @@ from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
 from kfit.exactness.origins import Origins
 from kfit.exactness.rows import number_of_rows, take_rows
+from kfit.exactness.sources import UsesOfRows
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.graphs import current_graph
 from kfit.internals.thread_settings import with_settings_of_this_thread
@@ -178,6 +179,9 @@ class Replica:
             warnings are its doubts.
         has_gathered: True while a loss or a metric is computed from the examples of all replicas,
             as one device computes it. `has_all` is then True, too.
+        judged: The tensors of which it is known whether a layer combines examples in them, by their
+            ids (`kfit.exactness.across_layers`).
+        told: Those of them in which a layer does, so that there was a warning.
     """
 
     index: Tensor
@@ -213,6 +217,13 @@ class Replica:
     postponed: list[Update] | None = None
     trial: Trial | None = None
     has_gathered: bool = False
+    judged: dict[int, Tensor] = field(default_factory=dict)
+    told: dict[int, Tensor] = field(default_factory=dict)
+
+    @functools.cached_property
+    def uses_of_rows(self) -> UsesOfRows:
+        """Which tensors of layers are computed from examples."""
+        return UsesOfRows(self.origins)
 
     @property
     def scaled(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import Any
 
 from kfit.exactness.kinds import COUNT, NONE, Kinds
@@ -18,7 +19,9 @@ _ALIGNMENTS = {"CTCLoss", "CTCLossV2"}
 """Operations that align the scores of each example, their first input, with sparse labels."""
 
 
-def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor]:
+def made_from(
+    value: Tensor, origins: Origins, *, stop: set[str], known: Container[int] = ()
+) -> list[Tensor]:
     """Returns a tensor, and the tensors of the step's graph that it is computed from.
 
     The graph is followed backwards from the tensor. It is not followed beyond tensors that kfit has
@@ -30,19 +33,60 @@ def made_from(value: Tensor, origins: Origins, *, stop: set[str]) -> list[Tensor
         value: The tensor.
         origins: The record of which tensors kfit has marked.
         stop: Types of operations, such as "MatMul", whose inputs are not followed.
+        known: The ids of tensors that are left out, and are not followed.
     """
     found: dict[int, Tensor] = {}
     waiting = [value]
     while waiting:
         tensor = waiting.pop()
-        is_marked = origins.known_kind(tensor) is not None
-        if id(tensor) in found or is_marked or not origins.is_of_step(tensor):
+        if id(tensor) in found or id(tensor) in known:
+            continue
+        if origins.known_kind(tensor) is not None or not origins.is_of_step(tensor):
             continue
         found[id(tensor)] = tensor
         if tensor.op.type not in stop:
             inputs = inputs_of(tensor)
             waiting += inputs[:1] if tensor.op.type in _ALIGNMENTS else inputs
     return list(found.values())
+
+
+class UsesOfRows:
+    """Finds out which tensors of a replica's step are computed from the examples' values.
+
+    What was found is kept, so that a whole graph is followed once.
+    """
+
+    def __init__(self, origins: Origins) -> None:
+        self._origins = origins
+        self._known: dict[int, bool] = {}
+
+    def are_used(self, tensor: Tensor) -> bool:
+        """Returns whether a tensor is computed from the examples' values, as `used_by` says."""
+        waiting, begun = [tensor], set()
+        while waiting:
+            key = id(waiting[-1])
+            if key in self._known:
+                waiting.pop()
+                continue
+            inputs = self._inputs(waiting[-1])
+            if key in begun:
+                self._known[key] = inputs is None or any(
+                    self._known.get(id(each), False) for each in inputs
+                )
+                waiting.pop()
+            else:
+                begun.add(key)
+                waiting += [each for each in inputs or () if id(each) not in begun]
+        return self._known[id(tensor)]
+
+    def _inputs(self, tensor: Tensor) -> Sequence[Tensor] | None:
+        """Returns what the values of a tensor are computed from; None if it holds examples."""
+        known = self._origins.known_kind(tensor)
+        if known is not None:
+            return None if "rows" in known else ()
+        if not self._origins.is_of_step(tensor):
+            return ()
+        return () if tensor.op.type in SIZES or is_inner_size(tensor) else inputs_of(tensor)
 
 
 def used_by(tensor: Tensor, origins: Origins) -> Kinds:

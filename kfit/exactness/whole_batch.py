@@ -20,6 +20,7 @@ import keras
 import tensorflow as tf
 
 from kfit.exactness.across_examples import combines_examples
+from kfit.exactness.across_layers import warn_of_layers
 from kfit.exactness.batch_kinds import has_other_rows, has_rows_of_examples, power_of_number
 from kfit.exactness.batch_warnings import are_used
 from kfit.exactness.collectives import can_be_placed, gather_rows, may_gather_rows
@@ -135,6 +136,8 @@ def _computed(
             and may_gather_rows(are_fixed=all(_has_fixed_shape(each, replica) for each in own))
         )
 
+    for each in _own(given, replica):
+        warn_of_layers(each, replica)
     trial = Trial(may_be_repeated)
     with replica.trying(trial):
         result = original(owner, *given)

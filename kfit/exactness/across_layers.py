@@ -1,0 +1,65 @@
+"""Warns of a layer that combines a replica's examples with each other.
+
+A layer that subtracts the mean of the batch, for example, has the examples of its replica only, and
+its outputs are the inputs of other layers: so kfit cannot compute it again from the examples of all
+replicas, as it does with losses. Keras' BatchNormalization is left out here, since it is documented
+to normalize by the statistics of the batch (`kfit.training.unsynchronized` tells of it).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from kfit.exactness.across_examples import combines
+from kfit.exactness.code_of_steps import place_in_layer
+from kfit.exactness.replica_context import Replica
+from kfit.exactness.rows_axis import rows_axis
+from kfit.exactness.sources import made_from
+from kfit.heartbeat.tracebacks import warn_user
+from kfit.internals.graphs import CALLS
+
+Tensor = Any
+
+
+def warn_of_layers(value: Tensor, replica: Replica) -> None:
+    """Warns if a value is computed by a layer that combines a replica's examples with each other.
+
+    The operations that an earlier call has judged in this step are not judged again.
+
+    Args:
+        value: A tensor of the replica's step, such as a loss or a prediction.
+        replica: The replica that is being traced.
+    """
+    if not isinstance(value, tf.Tensor) or not replica.can_be_read:
+        return
+    origins, uses = replica.origins, replica.uses_of_rows
+    found = made_from(value, origins, stop=CALLS, known=replica.judged)
+    replica.judged.update({id(each): each for each in found})
+    places: dict[str, None] = {}
+    for tensor in reversed(found):  # as they are computed
+        if not combines(tensor, origins, uses.are_used) or _takes_own_rows(tensor.op, replica):
+            continue
+        if place := place_in_layer(tensor.op):
+            replica.told[id(tensor)] = tensor
+            places[place] = None
+    for place in places:
+        warn_user(
+            f"A layer combines the examples of the batch with each other, {place}. Each replica "
+            "has its own examples only, so that the numbers depend on how many replicas there are. "
+            "Let the layer take the examples of all replicas, by "
+            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`, or sums over all of "
+            'them, by `all_reduce("sum", value)`. `kfit verify` shows how far the numbers differ.'
+        )
+
+
+def _takes_own_rows(op: tf.Operation, replica: Replica) -> bool:
+    """Returns whether a gather takes rows by numbers of the examples, added to their places.
+
+    So do graph networks that put the nodes of all graphs into one axis: each graph has its own.
+    """
+    if op.type != "GatherV2" or not replica.uses_of_rows.are_used(op.inputs[1]):
+        return False
+    from_places = made_from(op.inputs[1], replica.origins, stop=CALLS)
+    return any(each.op.type == "Range" and rows_axis(each) is not None for each in from_places)

@@ -1,0 +1,196 @@
+"""A layer that combines the examples of a batch is told, with its line; no other layer is."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import kfit
+
+ROWS = np.random.RandomState(0).normal(size=(8, 4)).astype("float32")
+TARGETS = np.random.RandomState(1).normal(size=(8, 3)).astype("float32")
+
+Function = Callable[[Any], Any]
+
+
+def sum_of_all(value: Any) -> Any:
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce("sum", value) if context else value
+
+
+COMBINE: dict[str, Function] = {
+    "minus_the_mean": lambda x: x - ops.mean(x, axis=0),
+    "divided_by_the_deviation": lambda x: x / ops.std(x, axis=0),
+    "divided_by_the_norm_of_all": lambda x: x / ops.norm(x),
+    "divided_by_the_largest": lambda x: x / ops.max(ops.abs(x)),
+    "softmax_over_the_batch": lambda x: x * ops.softmax(x, axis=0),
+    "attention_between_examples": lambda x: ops.matmul(ops.matmul(x, ops.transpose(x)), x),
+    "covariance": lambda x: ops.matmul(x, ops.matmul(ops.transpose(x), x)),
+    "einsum": lambda x: ops.einsum("bi,bj,cj->ci", x, x, x),
+    "product_of_all": lambda x: x + ops.tensordot(x, x, 2),
+    "reversed": lambda x: x + ops.flip(x, axis=0),
+    "rolled": lambda x: x + ops.roll(x, 1, axis=0),
+    "taken_by_places": lambda x: ops.take(x, ops.roll(ops.arange(ops.shape(x)[0]), 1), axis=0),
+    "taken_by_values": lambda x: x - ops.take(x, ops.argmax(x[:, 0]), axis=0),
+    "running_sum": lambda x: ops.cumsum(x, axis=0),
+    "sorted": lambda x: ops.sort(x, axis=0),
+}
+DO_NOT: dict[str, Function] = {
+    "normalized_by_itself": lambda x: x / ops.norm(x, axis=-1, keepdims=True),
+    "softmax_of_features": lambda x: ops.softmax(x) - ops.mean(x, axis=1, keepdims=True),
+    "own_products": lambda x: ops.einsum("bi,bj->bij", x, x)[:, 0],
+    "attention_within_an_example": lambda x: ops.reshape(
+        ops.matmul(
+            ops.reshape(x, (-1, 2, 2)), ops.transpose(ops.reshape(x, (-1, 2, 2)), (0, 2, 1))
+        ),
+        (-1, 4),
+    ),
+    "features_rolled": lambda x: ops.roll(ops.flip(x, axis=1), 1, axis=-1),
+    "parts_in_the_batch": lambda x: ops.reshape(
+        ops.reshape(x, (-1, 2)) / ops.max(ops.abs(ops.reshape(x, (-1, 2))), axis=1, keepdims=True),
+        (-1, 4),
+    ),
+    "chosen_by_themselves": lambda x: ops.where(x > 0, x, 0.1 * x),
+    "table": lambda x: x + ops.take(ops.ones((5, 4)), ops.cast(ops.abs(x[:, 0]) < 1, "int32"), 0),
+    "mean_of_all_replicas": lambda x: (
+        x - sum_of_all(ops.sum(x, axis=0)) / sum_of_all(ops.cast(ops.shape(x)[0], "float32"))
+    ),
+    "mean_as_a_constant": lambda x: x - ops.mean(ops.arange(4, dtype="float32")),
+    "own_rows_of_one_axis": lambda x: ops.reshape(
+        ops.take(
+            ops.reshape(x, (-1,)),
+            ops.cast(x > 0, "int32") + 4 * ops.arange(ops.shape(x)[0])[:, None],
+            axis=0,
+        ),
+        (-1, 4),
+    ),
+    "mapped": lambda x: ops.vectorized_map(lambda row: row / ops.norm(row), x),
+}
+
+
+class Applied(layers.Layer):
+    def __init__(self, function: Function, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.function = function
+
+    def call(self, x: Any) -> Any:
+        return self.function(x)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+
+class Subclassed(keras.Model):
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function, self.dense = function, layers.Dense(3)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(self.function(x))
+
+
+def functional(layer: Function) -> keras.Model:
+    x = keras.Input((4,))
+    return keras.Model(x, layers.Dense(3)(layer(x)))
+
+
+MODELS: dict[str, Callable[[Function], keras.Model]] = {
+    "a layer": lambda function: functional(Applied(function)),
+    "a Lambda": lambda function: functional(layers.Lambda(function)),
+    "a model": Subclassed,
+}
+DAILY = ("minus_the_mean", "attention_between_examples", "reversed")
+
+
+def said_of(model: keras.Model, strategy: Any, method: str = "fit", **compiled: Any) -> list[str]:
+    """The warnings of a call that speak of layers, each once."""
+    model.compile("sgd", "mse", metrics=["mae"], **compiled)
+    given = (ROWS,) if method == "predict" else (ROWS, TARGETS)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        getattr(kfit.Trainer(model, strategy), method)(*given, batch_size=4, verbose=0)
+    texts = [str(each.message) for each in caught]
+    assert not any("a loss" in text or "a metric" in text for text in texts)
+    return list(dict.fromkeys(text for text in texts if text.startswith("A layer combines")))
+
+
+def line_of(function: Function) -> int:
+    return function.__code__.co_firstlineno
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] * (name not in DAILY)) for name in COMBINE],
+)
+def test_a_layer_that_combines_examples(tiny: Any, name: str, kind: str) -> None:
+    [told] = said_of(MODELS[kind](COMBINE[name]), tiny.strategy(2))
+    assert f", at test_across_layers.py, line {line_of(COMBINE[name])}. Each replica" in told
+
+
+@pytest.mark.parametrize("name", DO_NOT)
+def test_a_layer_that_does_not(tiny: Any, name: str) -> None:
+    assert said_of(functional(Applied(DO_NOT[name])), tiny.strategy(2)) == []
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_the_other_methods_tell_of_it(tiny: Any, method: str) -> None:
+    model = functional(Applied(COMBINE["minus_the_mean"]))
+    [told] = said_of(model, tiny.strategy(2), method)
+    assert "at test_across_layers.py, line" in told
+
+
+def test_one_device_tells_nothing(tiny: Any) -> None:
+    assert said_of(functional(Applied(COMBINE["minus_the_mean"])), tiny.strategy(1)) == []
+
+
+def test_each_line_is_told_once(tiny: Any) -> None:
+    x = keras.Input((4,))
+    one, other = (Applied(COMBINE[name]) for name in ("minus_the_mean", "reversed"))
+    model = keras.Model(x, [layers.Dense(3)(one(other(one(x)))), layers.Dense(3)(one(x))])
+    model.compile("sgd", ["mse", "mae"])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        kfit.Trainer(model, tiny.strategy(2)).fit(ROWS, [TARGETS, TARGETS], verbose=0)
+    told = [str(each.message) for each in caught if "A layer combines" in str(each.message)]
+    assert len(told) == len(set(told)) == 2
+
+
+@pytest.mark.parametrize("synchronized", [False, True])
+def test_batch_normalization_is_told_elsewhere(tiny: Any, synchronized: bool) -> None:
+    normalization = layers.BatchNormalization(synchronized=synchronized)
+    own = Applied(DO_NOT["chosen_by_themselves"])
+    assert said_of(functional(lambda x: own(normalization(x))), tiny.strategy(2)) == []
+
+
+class Centred(layers.Layer):
+    """Remembers the mean of the batches, and computes with what it remembered."""
+
+    def build(self, input_shape: Any) -> None:
+        self.mean = self.add_weight((4,), trainable=False, aggregation="mean")
+
+    def call(self, x: Any) -> Any:
+        known = self.mean + 0.0
+        self.mean.assign(0.9 * known + 0.1 * ops.mean(x, axis=0))
+        return x - known
+
+
+def test_a_state_from_earlier_batches_is_not_of_this_batch(tiny: Any) -> None:
+    assert said_of(functional(Centred()), tiny.strategy(2)) == []
+
+
+def test_a_loss_in_a_layer_that_is_computed_again_is_not_told(tiny: Any) -> None:
+    """The loss compares the examples, and gets those of all replicas."""
+
+    class WithLoss(layers.Layer):
+        def call(self, x: Any) -> Any:
+            pairs = keras.losses.CosineSimilarity()
+            self.add_loss(pairs(x, ops.ones_like(x)))
+            return x
+
+    assert said_of(functional(WithLoss()), tiny.strategy(2)) == []
