@@ -12,6 +12,7 @@ _OF_LAYERS = inspect.getsourcefile(keras.Layer)
 _OF_NORMALIZATION = inspect.getsourcefile(keras.layers.BatchNormalization)
 _OF_TAPES = inspect.getsourcefile(tf.GradientTape)
 _KERAS = os.path.dirname(keras.__file__) + os.sep
+_OF_OPERATIONS = os.path.dirname(str(inspect.getsourcefile(keras.Operation))) + os.sep
 _OF_OTHERS = tuple(
     os.path.dirname(file) + os.sep for file in (tf.__file__, os.path.dirname(__file__))
 )
@@ -38,7 +39,8 @@ def place_in_layer(op: tf.Operation) -> str | None:
     """Returns where code of a layer has made an operation, such as "at model.py, line 9".
 
     It is the innermost line that is not Keras' or TensorFlow's; in a layer of Keras it is the line
-    of Keras. The result is None if no layer has made the operation.
+    of Keras, and in a functional model the operation. The result is None if no layer and no model
+    has made the operation.
 
     Args:
         op: An operation of the step's graph.
@@ -55,6 +57,8 @@ def place_in_layer(op: tf.Operation) -> str | None:
     if not (own or of_keras):
         return "in a `tf.function`"  # of which only the call is in the graph
     found = (own or of_keras)[-1]
+    if found.filename.startswith(_OF_OPERATIONS):
+        return f"in an operation of `keras.ops` ({op.type})"
     return f"at {os.path.basename(found.filename)}, line {found.lineno}"
 
 

@@ -189,6 +189,26 @@ class Reading:
         body, condition = graphs
         return NONE.union(*self._results_inside(condition, op.inputs, self._rounds(op, body)[0]))
 
+    def of_decisions(self, around: Sequence[tf.Operation]) -> Kinds:
+        """Returns the kinds of what decides about each of several branches and loops.
+
+        Args:
+            around: Branches and loops within each other, the innermost one first.
+        """
+        found, reading, outer = NONE, self, None
+        for op in reversed(around):
+            if outer is not None:
+                reading = Reading(self._replica, op.graph, reading._given_to(outer))
+            found |= reading.of_decision(op)
+            outer = op
+        return found
+
+    def _given_to(self, op: tf.Operation) -> list[Kinds]:
+        """Returns the kinds of the inputs of the graphs that an operation calls, in any round."""
+        if op.type in LOOPS:
+            return self._rounds(op, enter(op)[0])[0]
+        return [self.of(each) for each in op.inputs[1 if op.type in BRANCHES else 0 :]]
+
     def _rounds(self, op: tf.Operation, body: Any) -> tuple[list[Kinds], list[Kinds]]:
         """Returns the kinds of the values that all rounds of a loop begin with, and end with."""
         given = [self.of(each) for each in op.inputs]

@@ -148,8 +148,8 @@ def warn_if_decided_alone(replica: Replica) -> None:
     reading = Reading(replica)
     for variable, values in replica.assigned.values():
         graphs = {id(value.graph): value.graph for value in values}.values()
-        around = [op for graph in graphs for op in replica.origins.calls_around(graph)]
-        if is_per_replica(variable) and any(map(reading.of_decision, around)):
+        around = [replica.origins.calls_around(graph) for graph in graphs]
+        if is_per_replica(variable) and any(map(reading.of_decisions, around)):
             warn_user(
                 f"The step updates the variable {variable.path!r} of a metric in a branch or a "
                 "loop. Whether the branch runs, or how often the loop goes round, is computed from "

@@ -12,7 +12,7 @@ from kfit.distribute.owned import owned_optimizers
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.layers import all_layers
-from kfit.internals.models import given_to_compile, runs_eagerly
+from kfit.internals.models import KerasFunctional, given_to_compile, runs_eagerly
 
 _LIBRARIES = ("keras", "kfit", "tensorflow")
 _FUNCTIONS = (types.FunctionType, types.MethodType, partial)
@@ -26,7 +26,8 @@ _UPDATES = ("apply", "apply_gradients", "scale_loss")
 def has_own_code(model: keras.Model) -> bool:
     """Returns whether a model has a step, layer, loss, metric or optimizer that is the user's own.
 
-    That is one that neither Keras nor kfit defines. It may compute anything from the examples of a
+    That is one that neither Keras nor kfit defines. Operations of `keras.ops` in a functional model
+    count if they may combine examples. Such code may compute anything from the examples of a
     batch and from their number. On several replicas it gets only the examples of one replica, so
     kfit must find out how to combine the values that it computes on the replicas.
     """
@@ -35,7 +36,7 @@ def has_own_code(model: keras.Model) -> bool:
     parts = [*steps, *all_layers(model), *model.metrics, *given]
     if not all(is_of_keras(part) and not calls_own_function(part) for part in parts):
         return True
-    return _has_own_update(model)
+    return _has_own_update(model) or _has_operations_across(model)
 
 
 def _has_own_update(model: keras.Model) -> bool:
@@ -46,6 +47,27 @@ def _has_own_update(model: keras.Model) -> bool:
     """
     optimizers = owned_optimizers(model)
     return not all(is_of_keras(getattr(each, name)) for each in optimizers for name in _UPDATES)
+
+
+def _has_operations_across(model: keras.Model) -> bool:
+    """Returns whether operations in a functional model may combine examples with each other."""
+    return any(
+        _may_combine(operation)
+        for each in all_layers(model)
+        if isinstance(each, KerasFunctional)
+        for operation in each.operations
+        if not isinstance(operation, keras.Layer)
+    )
+
+
+def _may_combine(operation: keras.Operation) -> bool:
+    """Returns whether an operation works along the first axis, or has results without it."""
+    given, made = map(keras.tree.flatten, (operation.input, operation.output))
+    ranks = {len(each.shape) for each in given if hasattr(each, "shape")} - {0}
+    axes = keras.tree.flatten(getattr(operation, "axis", None))
+    is_along = any(axis % rank == 0 for axis in axes if isinstance(axis, int) for rank in ranks)
+    is_without = any(tuple(each.shape)[:1] != (None,) for each in made)
+    return is_along or is_without or hasattr(operation, "subscripts")  # of an einsum
 
 
 def has_outputs_without_rows(model: keras.Model) -> bool:

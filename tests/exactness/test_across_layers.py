@@ -133,6 +133,33 @@ def test_a_layer_that_combines_examples(tiny: Any, name: str, kind: str) -> None
     assert f", at test_across_layers.py, line {line_of(COMBINE[name])}. Each replica" in told
 
 
+OPERATIONS: dict[str, Function] = {
+    "mean": lambda x: x - ops.mean(x, axis=0, keepdims=True),
+    "flip": lambda x: x + ops.flip(x, axis=0),
+    "norm": lambda x: x / ops.norm(x),
+    "products": lambda x: ops.matmul(ops.matmul(x, ops.transpose(x)), x),
+    "einsum": lambda x: ops.einsum("bi,bj,cj->ci", x, x, x),
+    "of_one_feature": lambda x: x * ops.expand_dims(ops.softmax(x[:, 0], axis=-1), 1),
+}
+HARMLESS: dict[str, Function] = {
+    "sum": lambda x: x + 2.0 * x,
+    "mean": lambda x: x - ops.mean(x, axis=1, keepdims=True),
+    "products": lambda x: ops.einsum("bi,bj->bi", x, x),
+    "transposed": lambda x: ops.transpose(ops.transpose(x)),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_of_a_functional_model(tiny: Any, name: str) -> None:
+    [told] = said_of(functional(OPERATIONS[name]), tiny.strategy(2))
+    assert "in an operation of `keras.ops`" in told
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_operations_that_do_not(tiny: Any, name: str) -> None:
+    assert said_of(functional(HARMLESS[name]), tiny.strategy(2)) == []
+
+
 @pytest.mark.parametrize("name", DO_NOT)
 def test_a_layer_that_does_not(tiny: Any, name: str) -> None:
     assert said_of(functional(Applied(DO_NOT[name])), tiny.strategy(2)) == []

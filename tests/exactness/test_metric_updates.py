@@ -299,7 +299,9 @@ def in_function(give: Any, **options: Any) -> Any:
 
 PLACES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "branch": lambda v, n, give: tf.cond(n > 1, lambda: give(2.0 * v), lambda: 0),
-    "case": lambda v, n, give: tf.switch_case(n % 2, [lambda: give(v), lambda: 0]),
+    "case": lambda v, n, give: tf.switch_case(
+        tf.cast(n % 2, tf.int32), [lambda: give(v), lambda: 0]
+    ),
     "loop": lambda v, n, give: tf.while_loop(
         lambda i: i < 3.0, lambda i: (give(v * i), i + 1.0)[1:], [0.0]
     ),
