@@ -29,6 +29,7 @@ from functools import wraps
 from typing import Any
 
 from kfit.cluster.resolvers import current_cluster
+from kfit.heartbeat.aside import PREFIX, root_aside
 from kfit.heartbeat.tracebacks import each_for_user, for_user
 from kfit.user_files.replacement import check_replaceable, keep_mode, replace
 
@@ -89,7 +90,7 @@ def write_path(path: str | os.PathLike[str], argument: str = "path") -> Iterator
         with whole_path(path, argument) as aside:
             yield aside
         return
-    with tempfile.TemporaryDirectory(prefix="kfit-not-chief-") as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=root_aside()) as folder:
         aside = os.path.join(folder, os.path.basename(os.path.abspath(os.fspath(path))))
         with _naming(path, aside):
             yield aside
@@ -138,7 +139,7 @@ def write_directory(path: str | os.PathLike[str]) -> str:
     """
     if is_chief():
         return os.fspath(path)
-    aside = tempfile.mkdtemp(prefix="kfit-not-chief-")
+    aside = tempfile.mkdtemp(prefix=PREFIX, dir=root_aside())
     atexit.register(_remove_at_end, aside, os.getpid())
     return aside
 

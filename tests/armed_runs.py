@@ -151,4 +151,4 @@ def check_success(run: ArmedRun, expected: Untouched) -> None:
     found = check_bits(run.text, files, expected.text, expected.files)
     found += check_files(files, run.folder / "tmp") + check_lock(files)
     found += check_leftovers(run.life)
-    assert found == [], run.text[-20000:]
+    assert found == [], f"{found}\n{run.text[-20000:]}"

@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 
+from kfit.heartbeat.aside import PREFIX, root_aside
 from kfit.internals.patching import Point, patched
 
 _HOOKS_THAT_WRITE = tuple(
@@ -60,7 +61,10 @@ def writing_elsewhere(callback: keras.callbacks.Callback) -> Iterator[None]:
         yield
         return
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        made = tempfile.TemporaryDirectory(
+            prefix=PREFIX, dir=root_aside(), ignore_cleanup_errors=True
+        )
+        folder = Path(stack.enter_context(made))
         _elsewhere[id(callback)] = callback
         stack.callback(_elsewhere.pop, id(callback))
         for point in _HOOKS_THAT_WRITE:

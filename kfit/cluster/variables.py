@@ -25,6 +25,7 @@ FOR_USERS = frozenset(
 """The variables that users and platforms set."""
 OF_TASKS = frozenset(
     {
+        "KFIT_ASIDE",
         "KFIT_BESIDE",
         "KFIT_CPUS",
         "KFIT_FAULT",

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from kfit.heartbeat import Pulse
+from kfit.heartbeat.aside import ASIDE, PREFIX
 from kfit.heartbeat.layout import SAMPLE_INTERVAL
 from kfit.supervisor.heartbeat_files import HeartbeatFiles, heartbeat_root
 from kfit.supervisor.output import Output
@@ -112,7 +113,8 @@ class LocalBackend(Backend):
 
         All attempts share a folder for heartbeat files, in which the tasks report their progress.
         They also share the reaper, a process that kills the tasks if this process is killed. When
-        the run ends, the folder is removed and the reaper ends.
+        the run ends, the folder is removed and the reaper ends. A second folder, for what tasks
+        other than the chief write and nobody keeps, is removed, too.
 
         Args:
             output: The object that prints the lines that the tasks write.
@@ -126,12 +128,14 @@ class LocalBackend(Backend):
             tempfile.TemporaryDirectory(
                 prefix="kfit-", dir=heartbeat_root(), ignore_cleanup_errors=True
             ) as folder,
-            Reaper(folder, *self._folders) as reaper,
+            _folder_aside() as aside,
+            Reaper(folder, *aside.values(), *self._folders) as reaper,
         ):
 
             def start(number: int, identified: _Identified) -> Generation:
                 commands = [
-                    replace(command, env=identified(command.env)) for command in self._plan()
+                    replace(command, env={**identified(command.env), **aside})
+                    for command in self._plan()
                 ]
                 names = [command.name for command in commands]
                 try:
@@ -162,3 +166,20 @@ class LocalBackend(Backend):
                 return generation
 
             yield start
+
+
+@contextmanager
+def _folder_aside() -> Iterator[dict[str, str]]:
+    """Context with a folder for all tasks (see `kfit.heartbeat.aside`).
+
+    Yields:
+        The environment variable that tells the tasks of the folder; none where no temporary folder
+        can be made, as on a read-only disk. Then each task does what it can.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+    except OSError:
+        yield {}
+        return
+    with made as folder:
+        yield {ASIDE: folder}
