@@ -62,7 +62,8 @@ def trains_as_at_first(model: keras.Model, step: Step) -> Step:
 
     @tf.autograph.experimental.do_not_convert
     def traced(element: Any, layout: BatchLayout) -> Any:
-        if tf.executing_eagerly():
+        # A model that runs eagerly is only traced to see what its step makes.
+        if tf.executing_eagerly() or runs_eagerly(model):
             return step(element, layout)
         is_first = not _kept(model)
         remember_trained(model)
