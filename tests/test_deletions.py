@@ -28,7 +28,7 @@ MAY_DELETE = {
     "kfit/heartbeat/unconfirmed_ends.py": "empty files of one name, which a task has recorded",
     "kfit/remote/call_files.py": "a result in a folder that it has made",
     "kfit/supervisor/heartbeat_files.py": "files in a folder of the supervisor's own",
-    "kfit/supervisor/reaper.py": "files in a folder of the supervisor's own",
+    "kfit/supervisor/reaper.py": "the folders of its supervisor",
     "kfit/user_files/replacement.py": "what may be replaced",
     "kfit/saving.py": "what was written aside in a folder or by a name of its own",
 }

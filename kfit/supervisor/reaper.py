@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class Reaper:
     it.
 
     Args:
-        *folders: Folders to remove, with the files in them, if the supervisor is killed. If the
+        *folders: Folders to remove, with all that is in them, if the supervisor is killed. If the
             supervisor ends in another way, it removes the folders itself.
     """
 
@@ -110,7 +111,7 @@ def watch(lines: IO[str], folders: Sequence[str]) -> None:
         lines: The pipe from the supervisor. Each line is `+` or `-`, to register or unregister, and
             the number of a process group. The last line is a farewell, unless the supervisor was
             killed. Nothing is read after it: another process may still hold the pipe open.
-        folders: Folders to remove at the end, with the files in them, unless there was a farewell.
+        folders: Folders to remove at the end, with what is in them, unless there was a farewell.
     """
     groups: set[int] = set()
     for line in lines:
@@ -126,10 +127,7 @@ def watch(lines: IO[str], folders: Sequence[str]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
     for folder in folders:
-        with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
-                os.remove(os.path.join(folder, name))
-            os.rmdir(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
