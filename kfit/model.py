@@ -83,13 +83,14 @@ def _forwarded(declared: Callable[_P, _R]) -> Callable[_P, _R]:
     @wraps(declared)
     def called(model: keras.Model, *args: Any, strategy: Any = None, **kwargs: Any) -> Any:
         name = declared.__name__
-        if not isinstance(model, keras.Model):
+        if callable(model) and not isinstance(model, keras.Model):
             raise TypeError(
                 "`model` must be a keras.Model; to have it made on the strategy by a function, use "
                 f"`kfit.Trainer(make_model, strategy).{name}(...)`. Received: {model!r} (of type "
                 f"{type(model)})"
             )
-        _check_keywords(declared, model, kwargs)
+        if isinstance(model, keras.Model):
+            _check_keywords(declared, model, kwargs)
         if "devices" in kwargs and own_method(model, name) is None:
             raise TypeError(
                 f"`kfit.{name}` has no argument `devices`, since the model exists already. Use "
