@@ -488,8 +488,8 @@ class Installation(AbstractContextManager["Installation"]):
     def _divert(self, model: keras.Model, name: str) -> Callable[..., Any]:
         return partial(self._call, model, name)
 
-    @for_user
     def _call(self, model: keras.Model, name: str, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # in notebooks
         given = kwargs.pop("strategy", None) if name in _TAKES_STRATEGY else None
         if given is not None:
             self._given[model] = given
@@ -500,6 +500,7 @@ class Installation(AbstractContextManager["Installation"]):
 
 def _check_names(method: str, given: Mapping[str, Any]) -> None:
     """Raises a TypeError that says what was meant, if a method of Keras has no such argument."""
+    __tracebackhide__ = True
     known = _arguments_of(method)
     for name in given:
         if name not in known and not name.startswith("_"):  # such as those of Keras' own `fit`

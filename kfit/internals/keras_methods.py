@@ -75,8 +75,11 @@ def _diverting(divert: Divert, name: str, original: Callable[..., Any]) -> Calla
         try:
             return other(*args, **kwargs)
         except BaseException as error:
-            # The traceback begins with this frame, which says nothing to the user.
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            # The first frames, such as this one, say nothing to the user.
+            shown = error.__traceback__
+            while shown is not None and "__tracebackhide__" in shown.tb_frame.f_locals:
+                shown = shown.tb_next
+            error.__traceback__ = shown
             raise
 
     return passing_on(method)
