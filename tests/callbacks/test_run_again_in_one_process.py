@@ -23,6 +23,12 @@ STEPS = 4
 """The steps of an epoch."""
 
 
+@pytest.fixture(autouse=True)
+def nothing_before() -> None:
+    """A `fit` that another test has left unfinished would be the last interrupted one."""
+    fits.forget()
+
+
 class Life:
     """Calls `fit` with one directory; is interrupted after so many steps."""
 
