@@ -78,7 +78,7 @@ def combines_examples(value: Any, replica: Replica, *, are_weighted: bool = Fals
         return False
     origins = replica.origins
     of_layers = {id(each): each for each in made_from(value, origins, stop=LAYERS | CALLS)}
-    even = {} if are_weighted else _spread_evenly(value, replica)
+    even = {} if are_weighted else spread_evenly(value, replica)
 
     def are_used(tensor: Tensor) -> bool:
         return "rows" in used_by(tensor, origins)
@@ -134,7 +134,7 @@ def _puts_across(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], 
     )
 
 
-def _spread_evenly(value: Tensor, replica: Replica) -> dict[int, Tensor]:
+def spread_evenly(value: Tensor, replica: Replica) -> dict[int, Tensor]:
     """Returns the tensors in which a mean over the examples is added to the value of each of them.
 
     Examples are `tf.ones_like(values) * mean` and `values - mean`. If nothing but sums and means of

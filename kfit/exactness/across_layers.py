@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.across_examples import combines
+from kfit.exactness.across_examples import combines, spread_evenly
 from kfit.exactness.code_of_steps import place_in_layer
 from kfit.exactness.replica_context import Replica
 from kfit.exactness.rows_axis import rows_axis
@@ -23,7 +23,7 @@ from kfit.internals.graphs import CALLS
 Tensor = Any
 
 
-def warn_of_layers(value: Tensor, replica: Replica) -> None:
+def warn_of_layers(value: Tensor, replica: Replica, *, are_summed: bool = False) -> None:
     """Warns if a value is computed by a layer that combines a replica's examples with each other.
 
     The operations that an earlier call has judged in this step are not judged again.
@@ -31,15 +31,20 @@ def warn_of_layers(value: Tensor, replica: Replica) -> None:
     Args:
         value: A tensor of the replica's step, such as a loss or a prediction.
         replica: The replica that is being traced.
+        are_summed: Whether the rows of the value will be summed, or their mean taken. Then a mean
+            over the examples may be added to each of them, as in a loss that a layer adds.
     """
     if not isinstance(value, tf.Tensor) or not replica.can_be_read:
         return
     origins, uses = replica.origins, replica.uses_of_rows
     found = made_from(value, origins, stop=CALLS, known=replica.judged)
     replica.judged.update({id(each): each for each in found})
+    even = spread_evenly(value, replica) if are_summed else {}
     places: dict[str, None] = {}
     for tensor in reversed(found):  # as they are computed
-        if not combines(tensor, origins, uses.are_used) or _takes_own_rows(tensor.op, replica):
+        if id(tensor) in even or not combines(tensor, origins, uses.are_used):
+            continue
+        if _takes_own_rows(tensor.op, replica):
             continue
         if place := place_in_layer(tensor.op):
             replica.told[id(tensor)] = tensor

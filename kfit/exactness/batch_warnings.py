@@ -43,7 +43,7 @@ def warn_if_combined(
         are_weighted: Whether the values for each example will have weights.
     """
     if replica.trial is None:
-        warn_of_layers(value, replica)
+        warn_of_layers(value, replica, are_summed=not are_weighted)
     if are_used(value, replica.results.keys(), replica):
         replica.warn(
             f"{what} is computed from the result of a metric. In a step each replica has that of "
