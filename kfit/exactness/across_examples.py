@@ -25,7 +25,7 @@ from kfit.exactness.placed_axes import BROADCASTING, label_of, parts_of_slice, r
 from kfit.exactness.replica_context import Replica
 from kfit.exactness.rows_axis import rows_axis
 from kfit.exactness.sizes import are_numbers
-from kfit.exactness.sources import CONTRACTIONS, LAYERS, made_from, used_by
+from kfit.exactness.sources import CONTRACTIONS, LAYERS, UsesOfRows, made_from, used_by
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 
 Tensor = Any
@@ -79,10 +79,7 @@ def combines_examples(value: Any, replica: Replica, *, are_weighted: bool = Fals
     origins = replica.origins
     of_layers = {id(each): each for each in made_from(value, origins, stop=LAYERS | CALLS)}
     even = {} if are_weighted else spread_evenly(value, replica)
-
-    def are_used(tensor: Tensor) -> bool:
-        return "rows" in used_by(tensor, origins)
-
+    are_used = UsesOfRows(origins).are_used
     return any(
         (id(tensor) in of_layers or is_of_step(tensor.op))
         and id(tensor) not in even
@@ -115,7 +112,7 @@ def _puts_across(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], 
         )
     if op.type.startswith("TensorList") or op.type == "IdentityN":
         return False
-    if op.type in _RESHAPING or op.type in CALLS:
+    if op.type in _RESHAPING:
         return False
     if op.type in CONTRACTIONS:
         return _multiplies_examples(op, are_used)
