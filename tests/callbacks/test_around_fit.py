@@ -416,7 +416,8 @@ def test_the_end_of_a_fit_is_said_and_more_epochs_go_on_from_it(
     assert again.steps == 0
     said = capsys.readouterr().out
     assert "kfit: nothing to do: the first `fit` of this program was finished in " in said
-    assert " (step 8), and the model gets its weights. To go on, raise `epochs`; to tr" in said
+    going_on = "To go on, raise `epochs`; to train anew, delete the directory\n"
+    assert f" (step 8), and the model gets its weights. {going_on}" in said
     more = lived(lambda life: life.show(life.fit(made(), 4).history), tmp_path)
     assert more.steps == 2 * STEPS
     assert more.printed == longer.printed
@@ -431,7 +432,10 @@ def test_a_fit_whose_epochs_are_done_says_so(
     fewer = lived(lambda life: life.fit(made(), 2, **often), tmp_path)
     assert fewer.steps == 0
     said = capsys.readouterr().out
-    assert " holds the end of epoch 2 (step 8), and `epochs` is 2, and the model gets its" in said
+    ended = (
+        " holds the end of epoch 2 (step 8), and `epochs` is 2, and the model gets its weights. To"
+    )
+    assert ended in said
 
 
 @pytest.mark.long

@@ -344,6 +344,7 @@ IN_TURN = "for _ in range(2):\n    life.fit(m, 1)\n    life.fit(other, 1)"
 IN_TWO_FOLDERS = IN_TURN.replace("m, 1", "m, 1, folder='a'").replace("r, 1", "r, 1, folder='b'")
 TRIAL_CELLS = PROGRAMS_IN_CELLS["cells"]
 FIRST, SECOND, THIRD = TRIAL_CELLS[1:]
+AND_GETS = "and gets the weights of its last snapshot"
 EARLIER_TRIAL = "others of the program began in the same way"
 
 
@@ -414,7 +415,7 @@ def test_trials_that_are_cut_to_those_left_are_warned(tmp_path: Path, listed: st
     with pytest.raises(KeyboardInterrupt):
         in_cells(life, TRIAL, "for rate in (0.9, 0.5, 0.7): trial(rate)", names=names)
     with pytest.warns(
-        UserWarning, match=rf"the third .* taken for the first one .*, but {EARLIER_TRIAL}"
+        UserWarning, match=rf"the third .* taken for the first one {AND_GETS}, but {EARLIER_TRIAL}"
     ):
         in_cells(life, listed, names=names)
 
@@ -447,7 +448,9 @@ while True:
 def test_phases_of_one_model_are_tried_again(tmp_path: Path) -> None:
     expected = two(Life(tmp_path / "untouched"))
     life = Life(tmp_path / "backup", 3 * STEPS)
-    with pytest.warns(UserWarning, match="taken for the first one .*, but the program has caught"):
+    with pytest.warns(
+        UserWarning, match=f"taken for the first one {AND_GETS}, but the program has caught the"
+    ):
         found = in_cells(life, "keras.utils.set_random_seed(1)\nm = made()", PHASES)
     for one, other in zip(found["m"].get_weights(), expected, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -471,7 +474,9 @@ for rate in (1, 2):
 
 
 def test_trials_of_a_limited_time_are_warned(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="is taken for it .*, but it begins with another model"):
+    with pytest.warns(
+        UserWarning, match=f"is taken for it {AND_GETS}, but it begins with another model"
+    ):
         in_cells(Life(tmp_path), LIMITED)
 
 
