@@ -245,13 +245,15 @@ class RayTasks:
         self._tell("kill")
 
     def dump_stacks(self, names: Sequence[str]) -> None:
-        """Makes the named workers write the stacks of their threads to stderr.
+        """Makes the named workers write the stacks of their threads to stderr, one after another.
 
         The supervisor calls it before it kills a worker that hangs.
         """
+        import ray
+
         for name in names:
             if name in self._agents:
-                self._agents[name].dump_stacks.remote()
+                ray.wait([self._agents[name].dump_stacks.remote()], timeout=_PATIENCE)
 
     def drain(self) -> None:
         """Waits until the output of all ended workers is printed, but at most a few seconds."""

@@ -282,14 +282,16 @@ class Generation:
         return [name for name in self._running() if is_stopped(self._heartbeats.pulse(name).pid)]
 
     def dump_stacks(self, names: Sequence[str]) -> None:
-        """Makes tasks that hang write the stacks of their threads to stderr.
+        """Makes tasks that hang write the stacks of their threads to stderr, one after another.
 
         A task that is suspended by a signal cannot do so.
         """
         for name in names:
             process = self._processes[name]
-            if process.returncode is None:
-                ask_for_stacks(self._heartbeats.pulse(name).pid, process.pid)
+            if process.returncode is not None:
+                continue
+            if ask_for_stacks(self._heartbeats.pulse(name).pid, process.pid):
+                self._streams.await_quiet(name)
 
     def reached(self, name: str) -> Reached:
         """Returns the last training step that a task has reported, and of which `fit`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,10 @@ _ABORT = re.compile(
     r"terminate called |libc\+\+abi: terminating|.*pybind11::error_already_set"
     r"|Fatal Python error: Aborted"
 )
+# Seconds without output after which a task is taken to have written what it was asked for.
+_QUIET = 0.2
+# Seconds to wait for that at most.
+_PATIENCE = 1.0
 _STREAMS: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
 
 
@@ -54,6 +59,7 @@ class TaskStreams:
         self._channels: dict[str, dict[str, Channel]] = {}
         self._open: set[int] = set()  # the descriptors that are still to be closed here
         self._threads: list[threading.Thread] = []
+        self._wrote_at: dict[str, float] = {}
         self._expects_end = False
         self._aborted: set[str] = set()
         self._in_bar = False  # whether the last line of the chief's stdout was of its bar
@@ -146,6 +152,18 @@ class TaskStreams:
         """Returns the last lines that a task wrote to stderr."""
         return list(self._tails.get(name, ()))
 
+    def await_quiet(self, name: str) -> None:
+        """Waits until a task pauses in what it writes, so that the next one does not write between.
+
+        Args:
+            name: The name of the task. If it goes on to write, the wait ends after a second.
+        """
+        begin = time.monotonic()
+        while (now := time.monotonic()) - begin < _PATIENCE:
+            if now - max(begin, self._wrote_at.get(name, begin)) >= _QUIET:
+                return
+            time.sleep(_QUIET / 4)
+
     def expect_end(self) -> None:
         """Leaves out from now on what a task prints when it aborts: it has been asked to stop."""
         self._expects_end = True
@@ -174,6 +192,7 @@ class TaskStreams:
         return self._output.stdout if stream == "stdout" else self._output.stderr
 
     def _keep(self, name: str, stream: str, line: str) -> None:
+        self._wrote_at[name] = time.monotonic()
         if name in self._logs:
             self._logs[name].write(stream, line)
         if stream == "stderr" and not is_start_up_message(line):

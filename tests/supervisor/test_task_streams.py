@@ -1,5 +1,7 @@
 import io
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,33 @@ def test_a_single_task_keeps_stdout(tmp_path: Path) -> None:
     streams = TaskStreams(["worker 0"], Output(io.StringIO(), err), prefix=False)
     run(streams, worker_0=f"one\n{CUDA}\n 10%\r 20%")
     assert err.getvalue() == "one\n 10%\r 20%"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_a_task_writes_in_parts_is_waited_for(ends: bool) -> None:
+    err = io.StringIO()
+    streams = TaskStreams(["worker 0"], Output(io.StringIO(), err))
+    writer = streams.open("worker 0")["stderr"]
+    assert writer is not None
+    streams.begin("worker 0", shows_all=False)
+    stopped = threading.Event()
+
+    def write() -> None:
+        for line in range(6 if ends else 1000):
+            os.write(writer, f"{line}\n".encode())
+            if stopped.wait(0.05):
+                return
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    begin = time.monotonic()
+    streams.await_quiet("worker 0")
+    took = time.monotonic() - begin
+    is_whole = err.getvalue().endswith("[worker 0] 5\n")
+    stopped.set()
+    thread.join()
+    streams.close_writers()
+    assert is_whole if ends else took >= 1.0
 
 
 ABORT = """\
