@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from kfit.exactness.origins import captured, inputs_of
 from kfit.exactness.placed_axes import KNOWN, placed
+from kfit.exactness.row_blocks import copies_in_turn
 from kfit.exactness.sizes import are_numbers, is_number
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS, graphs_called_by
 
@@ -165,6 +166,8 @@ def _axis_by_sizes(op: tf.Operation, open_axes: list[int]) -> int | None:
     if op.type == "Reshape":
         if axis is None and _may_have_rows(data):
             return None
+        if axis == 0 and open_axes == [1]:  # such as of shape (copies, examples, ...)
+            return 1 if op.outputs[0].shape[0] == copies_in_turn(data, rows_axis) else None
         return first if not axis else next(iter(open_axes), None)
     before = [] if data is None or data.shape.rank is None else data.shape.as_list()
     shift = op.outputs[0].shape.rank - len(before)
