@@ -321,9 +321,15 @@ class Lookahead(keras.optimizers.SGD):
 
 
 @pytest.mark.parametrize("replicas", only([2], [1, 2]))
-def test_slots_begin_with_the_weights_that_a_build_assigns(tiny: Any, replicas: int) -> None:
+@pytest.mark.parametrize("name", only(["Lookahead"], ["Lookahead", "ScheduleFreeAdamW"]))
+def test_slots_begin_with_the_weights_that_a_build_assigns(
+    tiny: Any, name: str, replicas: int
+) -> None:
     """Keras loses them in the graph that it throws away, if nobody calls `build` before `fit`."""
-    one, two = (tiny.model(optimizer=Lookahead(0.1)) for _ in range(2))
+    cls = Lookahead if name == "Lookahead" else getattr(keras.optimizers, name, None)
+    if cls is None:
+        pytest.skip(f"This version of Keras has no {name}.")
+    one, two = (tiny.model(optimizer=cls(0.1)) for _ in range(2))
     x, y = tiny.data(16)
     one.optimizer.build(one.trainable_variables)
     one.fit(x, y, batch_size=8, shuffle=False, verbose=0)
