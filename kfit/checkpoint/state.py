@@ -181,7 +181,7 @@ def restore(
     lines = differences(model, snapshot.state["variables"], parts)
     if lines:
         raise SnapshotMismatchError(
-            f"`snapshot`, of step {snapshot.about['step']}, must be of this model; it differs:\n  "
+            f"`snapshot`, of {snapshot.described}, must be of this model; it differs:\n  "
             + "\n  ".join(map(printable, lines))
             + "\nBuild the model in the same way as the program that saved the snapshot."
         )

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -635,7 +636,10 @@ def test_a_checkpoint_of_another_model(job: Job, as_evaluator: Any) -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
     model.compile(loss="sparse_categorical_crossentropy")
     trainer = kfit.Trainer(model)
-    message = r"(?s)step 6, must be of this model.*model: sequential/dense/kernel is \(4, 3\)"
+    message = (
+        rf"(?s)step 6 in {re.escape(str(job.folder))}\S+, must be of this model"
+        r".*model: sequential/dense/kernel is \(4, 3\)"
+    )
     with as_evaluator(), pytest.raises(kfit.checkpoint.SnapshotMismatchError, match=message):
         kfit.train_and_evaluate(
             trainer,
