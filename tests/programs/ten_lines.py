@@ -1,8 +1,9 @@
 """The program at the top of the README, told how far it has come; prints what it ends with.
 
-Usage: ten_lines.py README FOLDER
+Usage: ten_lines.py README FOLDER SAVE_FREQ
 
-Writes a line with the step before and after each execution into FOLDER/steps, once it is done.
+SAVE_FREQ takes the place of the program's own. Writes a line with the step before and after each
+execution into FOLDER/steps, once it is done.
 """
 
 import hashlib
@@ -13,12 +14,14 @@ from typing import Any
 
 from kfit.steps import execution as executions
 
-readme, folder = sys.argv[1:]
+readme, folder, save_freq = sys.argv[1:]
 os.chdir(folder)
 with open(readme, encoding="utf-8") as file:
     text = file.read()
 program = re.search(r"```python\n(import kfit, keras\n\n.*?)```", text, re.DOTALL)
 assert program is not None
+lines = re.sub(r'save_freq="\w+"', f'save_freq="{save_freq}"', program[1])
+assert f'save_freq="{save_freq}"' in lines
 original = executions.Execution.run
 
 
@@ -34,7 +37,7 @@ executions.Execution.run = run  # type: ignore[method-assign]
 # Without a seed the program begins with other weights each time.
 names: dict[str, Any] = {}
 exec("import keras; keras.utils.set_random_seed(1)", names)
-exec(program[1], names)
+exec(lines, names)
 model = names["model"]
 values = [v.numpy().tobytes() for v in [*model.variables, *model.optimizer.variables]]
 content = b"".join(values) + repr(model.history.history).encode()
