@@ -17,7 +17,12 @@ import tensorflow as tf
 
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.chosen_rows import is_chosen_by_place
-from kfit.exactness.code_of_steps import is_of_batch_normalization, is_of_step
+from kfit.exactness.code_of_steps import (
+    is_of_batch_normalization,
+    is_of_ragged_tensors,
+    is_of_step,
+)
+from kfit.exactness.cut_rows import cuts_of
 from kfit.exactness.loops import combines_inside
 from kfit.exactness.one_example import takes_one_example
 from kfit.exactness.origins import Origins, inputs_of
@@ -95,13 +100,17 @@ def combines(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], bool
     Only this one operation is judged, and not the operations that make its inputs. What Keras'
     BatchNormalization computes does not count, wherever the layer is called: it is documented to
     normalize by the statistics of the batch, and `synchronized=True` takes those of all replicas.
+    Nor do the numbers by which a `tf.RaggedTensor` knows where its rows begin, which are sums of
+    the lengths of the rows before.
 
     Args:
         tensor: A tensor of the replica's step, or of a loop or a branch in it.
         origins: The record of which tensors kfit has marked, such as the examples.
         are_used: A function that returns whether a tensor is computed from examples' values.
     """
-    return _puts_across(tensor, origins, are_used) and not is_of_batch_normalization(tensor.op)
+    if not _puts_across(tensor, origins, are_used) or is_of_batch_normalization(tensor.op):
+        return False
+    return not (tensor.dtype.is_integer and is_of_ragged_tensors(tensor.op))
 
 
 def _puts_across(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], bool]) -> bool:
@@ -123,12 +132,14 @@ def _puts_across(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], 
     axis = rows_axis(tensor)
     if axis is None or op.type in _REDUCING:
         return False
-    return any(
-        are_used(each)
-        for each in op.inputs
-        # Integers may be indices, which need no row of their own for each row of the result.
-        if (each.dtype.is_floating or op.type in BROADCASTING) and not _has_rows_at(each, axis, op)
-    )
+    # Integers may be indices, which need no row of their own for each row of the result.
+    inputs = [each for each in op.inputs if each.dtype.is_floating or op.type in BROADCASTING]
+    rows = [each for each in inputs if _has_rows_at(each, axis, op)]
+    if any(are_used(each) for each in inputs if not any(each is of for of in rows)):
+        return True
+    # In `x - x[:1]` one example is broadcast to all rows. Integers may be the ends of ragged rows.
+    values = (each for each in rows if each.dtype.is_floating and are_used(each))
+    return len({cuts_of(each, origins) for each in values}) > 1
 
 
 def spread_evenly(value: Tensor, replica: Replica) -> dict[int, Tensor]:
@@ -136,6 +147,17 @@ def spread_evenly(value: Tensor, replica: Replica) -> dict[int, Tensor]:
 
     Examples are `tf.ones_like(values) * mean` and `values - mean`. If nothing but sums and means of
     such tensors is computed, they are those of one device.
+
+    Args:
+        value: The tensor that is computed from them.
+        replica: The replica that is being traced.
+    """
+    added = added_up(value, replica)
+    return {key: each for key, each in added.items() if _spread(each, replica) is not None}
+
+
+def added_up(value: Tensor, replica: Replica) -> dict[int, Tensor]:
+    """Returns the tensors of which a value is computed by sums, means and equal factors only.
 
     Args:
         value: The tensor that is computed from them.
@@ -158,11 +180,7 @@ def spread_evenly(value: Tensor, replica: Replica) -> dict[int, Tensor]:
             (each, is_linear and (each is spread or _adds(tensor.op, each, replica)))
             for each in inputs_of(tensor)
         ]
-    return {
-        key: each
-        for key, each in found.items()
-        if key not in others and _spread(each, replica) is not None
-    }
+    return {key: each for key, each in found.items() if key not in others}
 
 
 def _spread(tensor: Tensor, replica: Replica) -> Tensor | None:
@@ -252,8 +270,11 @@ def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
         is_table = op.type == "ResourceGather" or rows_axis(op.inputs[0]) is None
         return is_table and _are_places(indices, origins)
     if op.type == "OneHot" and used_by(op.inputs[1], origins) == {"count"}:
-        of = used_by(tensor, origins)
-        return rows_axis(tensor) is not None and of == {"count"}  # such as `tf.one_hot(0, n)`
+        if rows_axis(tensor) is None:
+            return False  # otherwise such as `tf.one_hot(0, n)`, or that of the largest example
+        return rows_axis(op.inputs[0]) is None or used_by(tensor, origins) == {"count"}
+    if op.type == "ScatterNd" and used_by(op.inputs[2], origins) == {"count"}:
+        return rows_axis(tensor) == 0 and rows_axis(op.inputs[0]) is None
     return op.type in ("Cast", "OneHot", "Range") and _are_places(tensor, origins)
 
 
@@ -341,7 +362,7 @@ def _moves_along(op: tf.Operation, rows: int, rank: int) -> bool:
         return False  # within each example, or by a mask, in their order
     if takes_one_example(op):
         return False
-    if op.type == "GatherV2" and _are_all_places(op.inputs[1]):
+    if op.type == "GatherV2" and (_are_all_places(op.inputs[1]) or _undoes_unique(op.inputs[1])):
         return False  # all rows in their order, as `tf.vectorized_map` takes them
     axes = tf.get_static_value(op.inputs[axis])
     return axes is None or rows in axes.reshape(-1) % rank
@@ -381,6 +402,15 @@ def _are_all_places(indices: Tensor) -> bool:
     start, limit, delta = indices.op.inputs
     are_steps = (tf.get_static_value(start), tf.get_static_value(delta)) == (0, 1)
     return are_steps and _is_number(limit)
+
+
+def _undoes_unique(indices: Tensor) -> bool:
+    """Returns whether indices are those that `tf.unique` returns beside the unique values.
+
+    Each value then gets what was computed of its unique value, as in a lookup of embeddings.
+    """
+    indices = _as_computed(indices)
+    return indices.op.type in ("Unique", "UniqueV2") and indices.value_index == 1
 
 
 def _is_number(tensor: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Warns of a layer that combines a replica's examples with each other.
+"""Warns of a layer that combines a replica's examples with each other, or uses their number.
 
 A layer that subtracts the mean of the batch, for example, has the examples of its replica only, and
 its outputs are the inputs of other layers: so kfit cannot compute it again from the examples of all
@@ -12,19 +12,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.across_examples import combines, spread_evenly
-from kfit.exactness.code_of_steps import place_in_layer
+from kfit.exactness.across_examples import added_up, combines, spread_evenly
+from kfit.exactness.batch_kinds import kinds_of
+from kfit.exactness.code_of_steps import is_of_batch_normalization, place_in_layer
 from kfit.exactness.replica_context import Replica
 from kfit.exactness.rows_axis import rows_axis
-from kfit.exactness.sources import made_from
+from kfit.exactness.sources import made_from, used_by
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.internals.graphs import CALLS
+from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 
 Tensor = Any
 
 
 def warn_of_layers(value: Tensor, replica: Replica, *, are_summed: bool = False) -> None:
-    """Warns if a value is computed by a layer that combines a replica's examples with each other.
+    """Warns if a layer by which a value is computed combines examples, or uses their number.
 
     The operations that an earlier call has judged in this step are not judged again.
 
@@ -40,23 +41,47 @@ def warn_of_layers(value: Tensor, replica: Replica, *, are_summed: bool = False)
     found = made_from(value, origins, stop=CALLS, known=replica.judged)
     replica.judged.update({id(each): each for each in found})
     even = spread_evenly(value, replica) if are_summed else {}
-    places: dict[str, None] = {}
+    added = added_up(value, replica) if are_summed else {}
+    places: dict[tuple[str, str], None] = {}
     for tensor in reversed(found):  # as they are computed
-        if id(tensor) in even or not combines(tensor, origins, uses.are_used):
+        if id(tensor) not in even and combines(tensor, origins, uses.are_used):
+            does = "combines the examples of the batch with each other"
+        elif id(tensor) not in added and _takes_number(tensor, replica):
+            does = "computes with the number of examples in the batch"
+        else:
             continue
         if _takes_own_rows(tensor.op, replica):
             continue
         if place := place_in_layer(tensor.op):
             replica.told[id(tensor)] = tensor
-            places[place] = None
-    for place in places:
+            places[does, place] = None
+    for does, place in places:
         warn_user(
-            f"A layer combines the examples of the batch with each other, {place}. Each replica "
-            "has its own examples only, so that the numbers depend on how many replicas there are. "
-            "Let the layer take the examples of all replicas, by "
-            "`tf.distribute.get_replica_context().all_gather(values, axis=0)`, or sums over all of "
-            'them, by `all_reduce("sum", value)`. `kfit verify` shows how far the numbers differ.'
+            f"A layer {does}, {place}. Each replica has its own examples only, so that the numbers "
+            "depend on how many replicas there are. Let the layer take the examples of all "
+            "replicas, by `tf.distribute.get_replica_context().all_gather(values, axis=0)`, or "
+            'sums over all of them, by `all_reduce("sum", value)`. `kfit verify` shows how far the '
+            "numbers differ."
         )
+
+
+def _takes_number(tensor: Tensor, replica: Replica) -> bool:
+    """Returns whether an operation computes each row with the number of the replica's examples.
+
+    The number may also be that of some of them, such as those that are positive.
+    """
+    op = tensor.op
+    if not tensor.dtype.is_floating or op.type in LOOPS | BRANCHES | CALLS:
+        return False
+    if rows_axis(tensor) is None or is_of_batch_normalization(op):
+        return False
+    return any(
+        each.dtype.is_floating
+        and rows_axis(each) is None
+        and used_by(each, replica.origins) == {"count"}
+        and bool(kinds_of(each, replica))  # and not only the shape, as of zeros
+        for each in op.inputs
+    )
 
 
 def _takes_own_rows(op: tf.Operation, replica: Replica) -> bool:

@@ -15,7 +15,7 @@ from kfit.exactness.origins import Origins
 from kfit.exactness.placed_axes import parts_of_slice
 from kfit.exactness.put_together import splits_into_batches, takes_batches
 from kfit.exactness.rows_axis import gathers_rows, rows_axis
-from kfit.exactness.sources import LAYERS, made_from
+from kfit.exactness.sources import LAYERS, made_from, used_by
 from kfit.internals.graphs import CALLS
 
 Tensor = Any
@@ -39,6 +39,8 @@ _GROUPING = {
     **dict.fromkeys(("SparseSegmentMean", "SparseSegmentSqrtN", "SparseSegmentSum"), 2),
 }
 """Operations that combine rows of the same number, and the index of their input of numbers."""
+_PLACES = {"RaggedTensorToSparse", "Range", "Where"}
+"""Operations that make the numbers of rows, in the order of the examples."""
 
 
 def are_chosen(tensor: Tensor, origins: Origins, *, by_value: bool = True) -> bool:
@@ -64,7 +66,7 @@ def are_chosen(tensor: Tensor, origins: Origins, *, by_value: bool = True) -> bo
         return True
     near = {id(each) for each in made_from(tensor, origins, stop=LAYERS | _OF_EACH_RAGGED_ROW)}
     return any(
-        (_chooses_by_place(each.op, origins) or (by_value and each.op.type in _CHOICES_BY_VALUE))
+        (chooses_by_place(each.op, origins) or (by_value and each.op.type in _CHOICES_BY_VALUE))
         and not origins.are_splits(each.op.inputs[0])
         and (id(each) in near or is_of_step(each.op))
         for each in made_from(tensor, origins, stop=CALLS | _OF_EACH_RAGGED_ROW)
@@ -79,11 +81,17 @@ def _are_grouped(tensor: Tensor, origins: Origins) -> bool:
     """
     return any(
         each.op.type in _GROUPING
-        and not any(
-            of.op.type == "Range"
-            for of in made_from(each.op.inputs[_GROUPING[each.op.type]], origins, stop=CALLS)
-        )
+        and any(used_by(of, origins) for of in each.op.inputs)  # and not of constants alone
+        and not _are_of_places(each.op.inputs[_GROUPING[each.op.type]], origins)
         for each in made_from(tensor, origins, stop=CALLS)
+    )
+
+
+def _are_of_places(numbers: Tensor, origins: Origins) -> bool:
+    """Returns whether the numbers of rows follow from the places of the examples in the batch."""
+    found = made_from(numbers, origins, stop=CALLS)
+    return any(each.op.type in _PLACES for each in found) or any(
+        origins.are_indices(of) for each in found for of in each.op.inputs
     )
 
 
@@ -99,7 +107,7 @@ def _has_values_of_ragged(tensor: Tensor, origins: Origins) -> bool:
     return any(origins.are_values(each) for each in (tensor, *sources))
 
 
-def _chooses_by_place(op: tf.Operation, origins: Origins) -> bool:
+def chooses_by_place(op: tf.Operation, origins: Origins) -> bool:
     """Returns whether an operation selects examples by their place or rank in the batch.
 
     Args:
@@ -124,9 +132,7 @@ def is_chosen_by_place(tensor: Tensor, origins: Origins) -> bool:
         origins: The record of which tensors kfit has marked.
     """
     stop = LAYERS | CALLS | _REDUCTIONS | {"ConcatV2"}
-    return any(
-        _chooses_by_place(each.op, origins) for each in made_from(tensor, origins, stop=stop)
-    )
+    return any(chooses_by_place(each.op, origins) for each in made_from(tensor, origins, stop=stop))
 
 
 def may_choose(op: tf.Operation) -> bool:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 _OF_LAYERS = inspect.getsourcefile(keras.Layer)
 _OF_NORMALIZATION = inspect.getsourcefile(keras.layers.BatchNormalization)
+_OF_RAGGED = os.path.dirname(str(inspect.getsourcefile(tf.RaggedTensor))) + os.sep
 _OF_TAPES = inspect.getsourcefile(tf.GradientTape)
 _KERAS = os.path.dirname(keras.__file__) + os.sep
 _OF_OPERATIONS = os.path.dirname(str(inspect.getsourcefile(keras.Operation))) + os.sep
@@ -69,3 +70,12 @@ def is_of_batch_normalization(op: tf.Operation) -> bool:
         op: An operation of the step's graph.
     """
     return any(frame.filename == _OF_NORMALIZATION for frame in op.traceback)
+
+
+def is_of_ragged_tensors(op: tf.Operation) -> bool:
+    """Returns whether TensorFlow's code of ragged tensors made an operation.
+
+    Args:
+        op: An operation of the step's graph.
+    """
+    return any(frame.filename.startswith(_OF_RAGGED) for frame in op.traceback)

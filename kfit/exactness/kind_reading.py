@@ -238,7 +238,7 @@ class Reading:
     def _of_operation(self, op: tf.Operation) -> Kinds:
         kind, inputs = op.type, list(op.inputs)
         if kind in SIZES:
-            if rows_axis(inputs[0]) is None:
+            if rows_axis(inputs[0]) is None or not used_by(op.outputs[0], self._origins):
                 return NONE
             return frozenset({"other"}) if are_chosen(inputs[0], self._origins) else COUNT
         if kind.startswith("TensorList"):

@@ -36,6 +36,7 @@ class Origins:
         self._counts: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._splits: dict[int, Tensor] = {}
+        self._indices: dict[int, Tensor] = {}
         self._graph: Any = None
 
     def begin(self) -> None:
@@ -57,6 +58,7 @@ class Origins:
                 self._splits.update({id(splits): splits for splits in each.nested_row_splits})
             if isinstance(each, tf.SparseTensor):
                 self._values[id(each.values)] = each.values
+                self._indices[id(each.indices)] = each.indices
         return value
 
     @property
@@ -74,6 +76,10 @@ class Origins:
     def are_splits(self, tensor: Tensor) -> bool:
         """Returns whether a tensor says where the rows of ragged examples begin and end."""
         return id(tensor) in self._splits
+
+    def are_indices(self, tensor: Tensor) -> bool:
+        """Returns whether a tensor says to which rows the values of sparse examples belong."""
+        return id(tensor) in self._indices
 
     def agreed(self, value: Any) -> Any:
         """Marks the tensors in `value` as equal on all replicas, and returns `value`.

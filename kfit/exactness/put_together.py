@@ -32,14 +32,14 @@ def splits_into_batches(op: tf.Operation, origins: Origins) -> bool:
 
 
 def takes_batches(op: tf.Operation, origins: Origins) -> bool:
-    """Returns whether a slice takes some whole ones of the batches that were put together.
+    """Returns whether a slice takes whole batches, of one or of several that were put together.
 
     Args:
         op: The operation, a StridedSlice along the axis of the examples, the first one.
         origins: The record of which tensors kfit has marked.
     """
     tensor = op.inputs[0]
-    counts = _batches_in(tensor, origins)
+    counts = _batches_in(tensor, origins) or {1}
     if tensor.shape.rank is None or rows_axis(tensor) != 0 or len(counts) != 1 or 0 in counts:
         return False
     index = parts_of_slice(op, tensor.shape.rank)[0][0]

@@ -52,6 +52,6 @@ def _copies_made(op: tf.Operation, axis_of: Callable[[Tensor], int | None]) -> i
         return len(parts) if all(axis_of(part) == int(along) % rank for part in parts) else 1
     if op.type == "Reshape" and axis_of(op.outputs[0]) == 0:
         axis, shape = axis_of(op.inputs[0]), op.inputs[0].shape
-        before = shape.as_list()[:axis] if axis and shape.rank is not None else [None]
+        before: list[Any] = shape.as_list()[:axis] if axis and shape.rank is not None else []
         return 1 if None in before else math.prod(before)
     return 1

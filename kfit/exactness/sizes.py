@@ -83,6 +83,8 @@ def is_number(size: Tensor, axis_of: AxisOf) -> bool | None:
         return None if found is None else found[size.value_index]
     if op.type in _AS_THEY_ARE:
         return is_number(op.inputs[0], axis_of)
+    if op.type in ("Max", "Min") and axis_of(op.inputs[0]) is not None:
+        return False  # a value of one of the examples, such as the largest length of a sequence
     if op.type in ("Prod", "Max", "Min", "Sum"):
         found = are_numbers(op.inputs[0], axis_of)
     elif op.type in ("Mul", "AddV2", "Add", "Sub", "Maximum", "Minimum", "FloorDiv"):

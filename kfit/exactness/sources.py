@@ -86,7 +86,11 @@ class UsesOfRows:
             return None if "rows" in known else ()
         if not self._origins.is_of_step(tensor):
             return ()
-        return () if tensor.op.type in SIZES or is_inner_size(tensor) else inputs_of(tensor)
+        if tensor.op.type in SIZES or is_inner_size(tensor):
+            return ()
+        inputs = inputs_of(tensor)
+        # The end of a range decides how many numbers there are, and changes none of them.
+        return inputs[::2] if tensor.op.type == "Range" else inputs
 
 
 def used_by(tensor: Tensor, origins: Origins) -> Kinds:
@@ -102,20 +106,23 @@ def used_by(tensor: Tensor, origins: Origins) -> Kinds:
         {"rows"} if the tensor is computed from the values of examples, {"count"} if it is computed
         from the number of examples only, and the empty set if it is computed from neither.
     """
-    waiting, seen, found = [tensor], set(), NONE
+    waiting, seen, found = [(tensor, False)], set(), NONE
     while waiting:
-        tensor = waiting.pop()
-        if id(tensor) in seen:
+        tensor, is_size = waiting.pop()
+        if (id(tensor), is_size) in seen:
             continue
-        seen.add(id(tensor))
+        seen.add((id(tensor), is_size))
         known = origins.known_kind(tensor)
         if known is not None and "rows" in known:
-            return frozenset({"rows"})
+            if not is_size:
+                return frozenset({"rows"})
+            found = COUNT
         if known is not None or not origins.is_of_step(tensor):
             continue
-        if tensor.op.type in SIZES:
+        if tensor.op.type in SIZES and not is_size:
             of = tensor.op.inputs[tensor.value_index]
-            found = found if rows_axis(of) is None else COUNT
-        elif not is_inner_size(tensor):
-            waiting += inputs_of(tensor)
+            # Such as the number of examples, but not that of the nodes of a constant graph.
+            waiting += [] if rows_axis(of) is None else [(of, True)]
+        elif is_size or not is_inner_size(tensor):
+            waiting += [(each, is_size) for each in inputs_of(tensor)]
     return found

@@ -19,6 +19,7 @@ from kfit.heartbeat.summaries import message_of
 
 _NO_NUMBER = re.compile(r"NoneType|None values|got None|convert elements of [(\[][^)\]]*None")
 _TWO_SHAPES = re.compile(r"[Ss]hapes:? \[(\d+)[,\]].*? (?:vs\.?|and) \[(\d+)")
+_TWO_PARTS = re.compile(r"shape\[\d\] = \[(\d+)[,\]].*? vs\. shape\[\d\] = \[(\d+)")
 _PRODUCT = re.compile(r"In\[0\]: \[(\d+),(\d+)\], In\[1\]: \[(\d+),(\d+)\]")
 _TWO_COUNTS = re.compile(r"tensor with (\d+) values, but the requested shape has (\d+)")
 _ONE_EXAMPLE = re.compile(r"slice index (\d+) of dimension 0 out of bounds")
@@ -110,7 +111,7 @@ def _mixed(text: str, whole: int, replicas: int) -> str:
         The words; empty if there are none.
     """
     parts = {whole // replicas, -(-whole // replicas)} - {0, whole}
-    for found in _TWO_SHAPES.finditer(text):
+    for found in (*_TWO_SHAPES.finditer(text), *_TWO_PARTS.finditer(text)):
         if any({int(found[1]), int(found[2])} == {whole, part} for part in parts):
             return found[0] + text[found.end() :].partition("\n")[0]
     for found in _PRODUCT.finditer(text):

@@ -50,6 +50,13 @@ COMBINE: dict[str, Loss] = {
     "part_of_the_sum": lambda y, z: ops.mean(gap(z / ops.sum(z), y)),
     "with_the_next_one": lambda y, z: gap(z, ops.roll(z, 1, axis=0)),
     "with_the_last_one": lambda y, z: gap(z, ops.roll(z, 1, axis=-2)),
+    "of_the_worst_by_one_hot": lambda y, z: tf.reduce_sum(
+        gap(z, y) * tf.one_hot(tf.argmax(gap(z, y)), tf.shape(z)[0])
+    ),
+    "of_the_worst_by_scatter": lambda y, z: tf.reduce_sum(
+        gap(z, y)
+        * tf.scatter_nd([[tf.argmax(gap(z, y))]], [1.0], tf.shape(z, out_type=tf.int64)[:1])
+    ),
     "with_all_before": lambda y, z: ops.mean(tf.cumsum(gap(z, y), axis=-1)),
     "with_any_other_one": lambda y, z: ops.mean(gap(z, tf.random.shuffle(z, seed=1))),
     "with_the_opposite_one": lambda y, z: gap(z, z[::-1]),

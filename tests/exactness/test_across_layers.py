@@ -1,5 +1,7 @@
 """A layer that combines the examples of a batch is told, with its line; no other layer is."""
 
+import inspect
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +13,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import kfit
+from tests.sweeps import sweep
 
 ROWS = np.random.RandomState(0).normal(size=(8, 4)).astype("float32")
 TARGETS = np.random.RandomState(1).normal(size=(8, 3)).astype("float32")
@@ -23,7 +26,47 @@ def sum_of_all(value: Any) -> Any:
     return context.all_reduce("sum", value) if context else value
 
 
+def each_added_to_all(x: Any) -> Any:
+    def add(i: Any, total: Any) -> Any:
+        return i + 1, total + x[i : i + 1]
+
+    shapes = [tf.TensorShape(()), tf.TensorShape((None, 4))]
+    return tf.while_loop(lambda i, _: i < tf.shape(x)[0], add, [0, x], shape_invariants=shapes)[1]
+
+
+def one_by_one(x: Any) -> Any:
+    gates = tf.nn.relu(x)
+
+    def write(i: Any, rows: Any) -> Any:
+        return i + 1, rows.write(i, x[i : i + 1] * gates[i : i + 1])
+
+    rows = tf.TensorArray("float32", tf.shape(x)[0], element_shape=(1, 4))
+    return tf.while_loop(lambda i, _: i < tf.shape(x)[0], write, [0, rows])[1].concat()
+
+
+def over_a_constant_graph(x: Any) -> Any:
+    """Adds a sum over the neighbours in a graph, whose nodes and edges are no examples."""
+    nodes, edges = tf.eye(4), tf.constant([[0, 1], [1, 2], [2, 3], [3, 0], [0, 2]])
+    sums = tf.math.unsorted_segment_sum(tf.gather(nodes, edges[:, 0]), edges[:, 1], 4)
+    counts = tf.cast(tf.math.bincount(edges[:, 1]), "float32")
+    return x + tf.gather(sums / counts[:, None], tf.cast(x[:, 0] > 0, "int32"))
+
+
+def ragged(x: Any) -> Any:
+    return tf.RaggedTensor.from_tensor(tf.nn.relu(x), padding=0.0)
+
+
 COMBINE: dict[str, Function] = {
+    "minus_the_first": lambda x: x - x[:1],
+    "with_the_first": lambda x: x + x[0][None],
+    "with_the_last": lambda x: x * ops.tanh(2.0 * x[-1:]),
+    "shifted_by_padding": lambda x: x + tf.pad(x, [[1, 0], [0, 0]])[:-1],
+    "each_added_to_all": each_added_to_all,
+    "scattered_by_values": lambda x: (
+        x * tf.scatter_nd([[tf.argmax(x[:, 0])]], [1.0], tf.shape(x, out_type="int64")[:1])[:, None]
+    ),
+    "one_hot_of_the_largest": lambda x: x * tf.one_hot(tf.argmax(x[:, 0]), tf.shape(x)[0])[:, None],
+    "mean_of_all_values_of_ragged_rows": lambda x: x * tf.reduce_mean(ragged(x).flat_values),
     "minus_the_mean": lambda x: x - ops.mean(x, axis=0),
     "divided_by_the_deviation": lambda x: x / ops.std(x, axis=0),
     "divided_by_the_norm_of_all": lambda x: x / ops.norm(x),
@@ -40,7 +83,47 @@ COMBINE: dict[str, Function] = {
     "running_sum": lambda x: ops.cumsum(x, axis=0),
     "sorted": lambda x: ops.sort(x, axis=0),
 }
+COUNT: dict[str, Function] = {
+    "divided_by_their_number": lambda x: x / ops.cast(ops.shape(x)[0], "float32"),
+    "root_of_their_number": lambda x: x * ops.sqrt(tf.cast(tf.size(x), "float32")),
+    "the_positive_ones": lambda x: x * tf.cast(tf.shape(tf.where(x[:, 0] > 0))[0], "float32"),
+    "different_ones": lambda x: (
+        x * tf.cast(tf.size(tf.unique(tf.cast(x[:, 0], "int32"))[0]), "float32")
+    ),
+}
 DO_NOT: dict[str, Function] = {
+    "minus_the_first_feature": lambda x: x - x[:, :1],
+    "features_counted": lambda x: x / ops.cast(ops.shape(x)[1], "float32"),
+    "zeros_of_their_number": lambda x: x + ops.zeros((ops.shape(x)[0], 1)),
+    "whole_slice": lambda x: x - 0.1 * ops.relu(x)[: ops.shape(x)[0]],
+    "one_by_one": one_by_one,
+    "over_a_constant_graph": over_a_constant_graph,
+    "mean_of_each_ragged_row": lambda x: x + tf.reduce_sum(ragged(x), axis=1)[:, None],
+    "masked_rows": lambda x: x * tf.reduce_sum(tf.ragged.boolean_mask(x, x > 0), 1)[:, None],
+    "mask_of_lengths": lambda x: x * tf.sequence_mask(ragged(x).row_lengths(), 4, "float32"),
+    "mask_up_to_the_longest": lambda x: (
+        x
+        * tf.reduce_mean(
+            tf.sequence_mask(1 + tf.cast(x[:, 0] > 0, "int32"), dtype="float32"),
+            axis=1,
+            keepdims=True,
+        )
+        ** 0
+    ),
+    "looked_up": lambda x: (
+        x
+        + tf.nn.embedding_lookup_sparse(
+            tf.eye(4), tf.sparse.from_dense(tf.cast(x > 0, "int64")), None, combiner="sum"
+        )
+    ),
+    "looked_up_with_weights": lambda x: (
+        x
+        + tf.nn.embedding_lookup_sparse(
+            tf.eye(4),
+            tf.sparse.from_dense(tf.cast(x > 0, "int64")),
+            tf.sparse.from_dense(tf.nn.relu(x)),
+        )
+    ),
     "normalized_by_itself": lambda x: x / ops.norm(x, axis=-1, keepdims=True),
     "softmax_of_features": lambda x: ops.softmax(x) - ops.mean(x, axis=1, keepdims=True),
     "own_products": lambda x: ops.einsum("bi,bj->bij", x, x)[:, 0],
@@ -116,11 +199,14 @@ def said_of(model: keras.Model, strategy: Any, method: str = "fit", **compiled: 
         getattr(kfit.Trainer(model, strategy), method)(*given, batch_size=4, verbose=0)
     texts = [str(each.message) for each in caught]
     assert not any("a loss" in text or "a metric" in text for text in texts)
-    return list(dict.fromkeys(text for text in texts if text.startswith("A layer combines")))
+    return list(dict.fromkeys(text for text in texts if text.startswith("A layer ")))
 
 
-def line_of(function: Function) -> int:
-    return function.__code__.co_firstlineno
+def is_of(function: Function, told: str) -> bool:
+    """Whether a warning names a line of the function."""
+    [line] = map(int, re.findall(r", at test_across_layers\.py, line (\d+)\. Each replica", told))
+    lines, first = inspect.getsourcelines(function)
+    return first <= line < first + len(lines)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -130,7 +216,24 @@ def line_of(function: Function) -> int:
 )
 def test_a_layer_that_combines_examples(tiny: Any, name: str, kind: str) -> None:
     [told] = said_of(MODELS[kind](COMBINE[name]), tiny.strategy(2))
-    assert f", at test_across_layers.py, line {line_of(COMBINE[name])}. Each replica" in told
+    assert told.startswith("A layer combines the examples of the batch with each other, at")
+    assert is_of(COMBINE[name], told)
+
+
+@pytest.mark.parametrize("name", sweep(COUNT))
+def test_a_layer_that_counts_the_examples(tiny: Any, name: str) -> None:
+    [told] = said_of(functional(Applied(COUNT[name])), tiny.strategy(2))
+    assert told.startswith("A layer computes with the number of examples in the batch, at")
+    assert is_of(COUNT[name], told)
+
+
+def test_an_added_loss_that_is_divided_by_the_number_is_a_mean(tiny: Any) -> None:
+    class WithLoss(layers.Layer):
+        def call(self, x: Any) -> Any:
+            self.add_loss(ops.sum(ops.square(x) / ops.cast(ops.shape(x)[0], "float32")))
+            return x
+
+    assert said_of(functional(WithLoss()), tiny.strategy(2)) == []
 
 
 OPERATIONS: dict[str, Function] = {

@@ -64,7 +64,12 @@ class Product(keras.layers.Layer):
         return tf.matmul(tf.ones((20, 20)), x)
 
 
-@pytest.mark.parametrize("layer", only([Product], [Noise, Reshaping, Product]))
+class WithBias(keras.layers.Layer):
+    def call(self, x: Any) -> Any:
+        return tf.concat([x, tf.ones((20, 1))], axis=-1)
+
+
+@pytest.mark.parametrize("layer", only([Product], [Noise, Reshaping, Product, WithBias]))
 def test_a_number_that_is_the_size_of_a_whole_batch(tiny: Any, layer: Any) -> None:
     model = keras.Sequential([keras.Input((4,)), layer(), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
