@@ -141,6 +141,7 @@ def run(program: str, folder: Path, *arguments: str) -> "subprocess.CompletedPro
     (folder / "program.py").write_text(program)
     return subprocess.run(
         [sys.executable, "program.py", *arguments],
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored under nohup
         capture_output=True,
         text=True,
         timeout=300,

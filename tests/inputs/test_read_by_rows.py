@@ -68,9 +68,16 @@ def shuffled_columns(hugging_face: Any) -> tuple[Any, Any]:
     """The rows are in their order through a table of indices, as after `shuffle` or `filter`."""
     x, y = arrays()
     order = np.random.default_rng(1).permutation(ROWS)
-    data = hugging_face.Dataset.from_dict({"x": x[order], "y": y[order]}).with_format("torch")
+    data = hugging_face.Dataset.from_dict({"x": x[order], "y": y[order]}).with_format("numpy")
     back = data.select(np.argsort(order))
     return back["x"], back["y"]
+
+
+def columns_of_torch(hugging_face: Any) -> tuple[Any, Any]:
+    pytest.importorskip("torch", reason='pip install -e ".[bench]"')
+    x, y = arrays()
+    data = hugging_face.Dataset.from_dict({"x": x, "y": y}).with_format("torch")
+    return data["x"], data["y"]
 
 
 def frames(hugging_face: Any) -> tuple[Any, Any]:
@@ -81,7 +88,7 @@ def frames(hugging_face: Any) -> tuple[Any, Any]:
 @pytest.mark.long
 @pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize(
-    "make", [columns, shuffled_columns, frames], ids=lambda make: make.__name__
+    "make", [columns, shuffled_columns, columns_of_torch, frames], ids=lambda make: make.__name__
 )
 def test_the_numbers_are_those_of_the_arrays(
     tiny: Any, hugging_face: Any, make: Callable[[Any], tuple[Any, Any]]
