@@ -16,7 +16,6 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.exactness.batch_kinds import kinds_of
-from kfit.exactness.chosen_rows import is_chosen_by_place
 from kfit.exactness.code_of_steps import (
     is_of_batch_normalization,
     is_of_ragged_tensors,
@@ -24,44 +23,22 @@ from kfit.exactness.code_of_steps import (
 )
 from kfit.exactness.cut_rows import cuts_of
 from kfit.exactness.loops import combines_inside
-from kfit.exactness.one_example import takes_one_example
+from kfit.exactness.moved_rows import moves_rows
 from kfit.exactness.origins import Origins, inputs_of
-from kfit.exactness.placed_axes import BROADCASTING, label_of, parts_of_slice, role_in_product
+from kfit.exactness.placed_axes import BROADCASTING, label_of, role_in_product
 from kfit.exactness.replica_context import Replica
+from kfit.exactness.row_indices import RESHAPING, are_selected, as_computed
 from kfit.exactness.rows_axis import rows_axis
-from kfit.exactness.sizes import are_numbers
 from kfit.exactness.sources import CONTRACTIONS, LAYERS, UsesOfRows, made_from, used_by
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 
 Tensor = Any
 
-_RESHAPING = {"ExpandDims", "Pack", "Reshape", "Squeeze", "Transpose", "Unpack"}
 _REDUCING = {"Max", "Mean", "Min", "Prod", "Sum"}
-_MOVING = {
-    "Cumprod": 1,
-    "CumulativeLogsumexp": 1,
-    "Cumsum": 1,
-    "GatherV2": 2,
-    "RandomShuffle": None,
-    "ReverseV2": 1,
-    "Roll": 2,
-}
-"""Operations that put rows to the places of others, and the index of their input `axis`."""
-_ALONG_THE_LAST = {"LogSoftmax": 1, "Softmax": 1, "TopKV2": 1}
-_ALONG_MATRICES = {
-    *("Cholesky", "LogMatrixDeterminant", "MatrixDeterminant", "MatrixInverse", "MatrixSolve"),
-    *("Qr", "SelfAdjointEigV2", "Svd"),
-}
-_ALONG_ALL_BUT_THE_FIRST = {"AvgPool", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool"}
 _LINEAR = {
     *("Add", "AddN", "AddV2", "Cast", "EnsureShape", "ExpandDims", "Identity", "Mean", "Neg"),
     *("Pack", "Reshape", "Squeeze", "StopGradient", "Sub", "Sum", "Transpose"),
 }
-_SCATTERING = {
-    *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub"),
-    *("GatherNd", "TensorScatterUpdate"),
-}
-"""Operations that read or change rows at given places."""
 
 
 def combines_examples(value: Any, replica: Replica, *, are_weighted: bool = False) -> bool:
@@ -119,14 +96,15 @@ def _puts_across(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], 
         return combines_inside(
             op, are_used, lambda each, are_used: combines(each, origins, are_used)
         )
-    if op.type.startswith("TensorList") or op.type == "IdentityN":
+    if op.type == "IdentityN":
         return False
-    if op.type in _RESHAPING:
+    if moves_rows(op, origins):
+        moved = (tensor.dtype, tf.variant)
+        return any(are_used(each) for each in op.inputs if each.dtype in moved)
+    if op.type.startswith("TensorList") or op.type in RESHAPING:
         return False
     if op.type in CONTRACTIONS:
         return _multiplies_examples(op, are_used)
-    if _moves_rows(op, origins):
-        return are_used(op.inputs[0])
     if _numbers_rows(tensor, origins):
         return True
     axis = rows_axis(tensor)
@@ -261,12 +239,15 @@ def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
     op = tensor.op
     if not tensor.dtype.is_floating:
         return False
+    if op.type == "StridedSlice" and rows_axis(op.inputs[0]) is None:
+        bounds = [used_by(each, origins) for each in op.inputs[1:3]]  # such as of `table[:n]`
+        return rows_axis(tensor) is not None and any(each == {"count"} for each in bounds)
     if op.type in ("Select", "SelectV2"):
         return _are_places(op.inputs[0], origins)
     if op.type in ("GatherV2", "ResourceGather"):
         indices = op.inputs[1]
-        if _are_selected(indices):
-            return _are_places(_as_computed(indices).op.inputs[0], origins)
+        if are_selected(indices):
+            return _are_places(as_computed(indices).op.inputs[0], origins)
         is_table = op.type == "ResourceGather" or rows_axis(op.inputs[0]) is None
         return is_table and _are_places(indices, origins)
     if op.type == "OneHot" and used_by(op.inputs[1], origins) == {"count"}:
@@ -288,20 +269,35 @@ def _are_places(tensor: Tensor, origins: Origins) -> bool:
     )
 
 
+def _sums_over(op: tf.Operation, index: int, axis: int) -> bool:
+    """Returns whether a product sums over an axis of one of its factors."""
+    if op.type != "Einsum":
+        return role_in_product(op, index, axis) == "summed"
+    result = op.get_attr("equation").decode().partition("->")[2]
+    label = label_of(op, index, axis)
+    return label != "..." and label not in result
+
+
 def _multiplies_examples(op: tf.Operation, are_used: Callable[[Tensor], bool]) -> bool:
     """Returns whether a product, such as a matrix product, combines examples with each other.
 
     It does if both factors are computed from examples, and the product has an element for each pair
-    of examples. It does not if it sums over the examples, such as the product of a matrix with its
-    transpose, nor if it is a batch of products, one for each example.
+    of examples; or if it sums over the examples, and has a row for each. It does not if it only
+    sums over the examples, such as the product of a matrix with its transpose, nor if it is a batch
+    of products, one for each example.
 
     Args:
         op: The operation, one of `CONTRACTIONS` (matrix products and Einsum).
         are_used: A function that returns whether a tensor is computed from examples' values.
     """
+    of_inputs = [rows_axis(each) for each in op.inputs]
+    if rows_axis(op.outputs[0]) is not None and any(
+        axis is not None and are_used(op.inputs[index]) and _sums_over(op, index, axis)
+        for index, axis in enumerate(of_inputs)
+    ):
+        return True  # such as the product with a matrix of a row and a column for each example
     if not all(map(are_used, op.inputs)):
         return False
-    of_inputs = [rows_axis(each) for each in op.inputs]
     axes = [axis for axis in of_inputs if axis is not None]
     if len(axes) < len(of_inputs):  # a statistic of all examples, such as their covariance
         return rows_axis(op.outputs[0]) is not None
@@ -311,122 +307,3 @@ def _multiplies_examples(op: tf.Operation, are_used: Callable[[Tensor], bool]) -
         {"batch"},
         {"summed"},
     )
-
-
-def _moves_rows(op: tf.Operation, origins: Origins) -> bool:
-    """Returns whether an operation moves or accumulates values along the axis of the examples.
-
-    After such an operation, such as `tf.roll`, the row of an example contains values of another one
-    or of several. If the axis is not static, the result is True. Selecting rows by a mask does not
-    count, since the rows keep their order.
-
-    Args:
-        op: An operation of the step.
-        origins: The record of which tensors kfit has marked, such as the examples.
-    """
-    if not op.inputs or op.inputs[0].dtype in (tf.resource, tf.variant):
-        return False
-    rows, rank = rows_axis(op.inputs[0]), op.inputs[0].shape.rank
-    if op.type == "ConcatV2":
-        return _puts_together(op, origins)
-    if rows is None or rank is None:
-        return rows is not None and op.type in _MOVING
-    if op.type == "Tile":
-        times = are_numbers(op.inputs[1], rows_axis)
-        if times is not None and times[rows] is False:
-            return False
-        return used_by(op.inputs[1], origins) == {"count"}  # such as for all pairs of examples
-    if op.type in _MOVING:
-        return _moves_along(op, rows, rank)
-    if op.type in _ALONG_THE_LAST:
-        return rows == rank - 1
-    if op.type in _ALONG_MATRICES:
-        return rows >= rank - 2
-    if op.type in _ALONG_ALL_BUT_THE_FIRST:
-        return rows > 0
-    if op.type in _SCATTERING:
-        return rows == 0 and rows_axis(op.inputs[1]) is None
-    if op.type == "StridedSlice":
-        parts = [index for index, axis in parts_of_slice(op, rank) if axis == rows]
-        steps = tf.get_static_value(op.inputs[3])
-        return parts[0] is not None and steps is not None and bool(steps[parts[0]] < 0)
-    return False
-
-
-def _moves_along(op: tf.Operation, rows: int, rank: int) -> bool:
-    """Returns whether an operation of `_MOVING` works along the axis of the examples."""
-    axis = _MOVING[op.type]
-    if axis is None:
-        return rows == 0
-    if op.type == "GatherV2" and (op.get_attr("batch_dims") or _are_selected(op.inputs[1])):
-        return False  # within each example, or by a mask, in their order
-    if takes_one_example(op):
-        return False
-    if op.type == "GatherV2" and (_are_all_places(op.inputs[1]) or _undoes_unique(op.inputs[1])):
-        return False  # all rows in their order, as `tf.vectorized_map` takes them
-    axes = tf.get_static_value(op.inputs[axis])
-    return axes is None or rows in axes.reshape(-1) % rank
-
-
-def _puts_together(op: tf.Operation, origins: Origins) -> bool:
-    """Returns whether a concatenation puts parts of a batch together in another order.
-
-    An example is `tf.concat([x[1:], x[:1]], axis=0)`. To put two whole batches together is none.
-
-    Args:
-        op: The operation.
-        origins: The record of which tensors kfit has marked, such as the examples.
-    """
-    *parts, at = op.inputs
-    axis, rank = tf.get_static_value(at), op.outputs[0].shape.rank
-    if axis is None or rank is None:
-        return False
-    rows = [rows_axis(each) for each in parts]
-    return int(axis) % rank in rows and any(is_chosen_by_place(each, origins) for each in parts)
-
-
-def _are_all_places(indices: Tensor) -> bool:
-    """Returns whether indices are 0, 1, 2 and so on, up to the number of examples.
-
-    TensorFlow may write them with a case for negative ones, and one for a batch of one example.
-    """
-    indices = _as_computed(indices)
-    if indices.op.type == "SelectV2":
-        condition, *cases = indices.op.inputs
-        of = (condition.op.type, tf.get_static_value(condition.op.inputs[-1]))
-        if of not in (("Less", 0), ("Greater", 1)):
-            return False
-        return _are_all_places(cases[1 if of[0] == "Less" else 0])
-    if indices.op.type != "Range":
-        return False
-    start, limit, delta = indices.op.inputs
-    are_steps = (tf.get_static_value(start), tf.get_static_value(delta)) == (0, 1)
-    return are_steps and _is_number(limit)
-
-
-def _undoes_unique(indices: Tensor) -> bool:
-    """Returns whether indices are those that `tf.unique` returns beside the unique values.
-
-    Each value then gets what was computed of its unique value, as in a lookup of embeddings.
-    """
-    indices = _as_computed(indices)
-    return indices.op.type in ("Unique", "UniqueV2") and indices.value_index == 1
-
-
-def _is_number(tensor: Tensor) -> bool:
-    """Returns whether a tensor is the size of an axis, or the largest of such sizes."""
-    tensor = _as_computed(tensor)
-    if tensor.op.type == "Max" and tensor.op.inputs[0].op.type == "Pack":
-        return all(map(_is_number, tensor.op.inputs[0].op.inputs))
-    return tensor.op.type == "StridedSlice" and tensor.op.inputs[0].op.type == "Shape"
-
-
-def _as_computed(tensor: Tensor) -> Tensor:
-    while tensor.op.type in _RESHAPING | {"Cast", "Identity"}:
-        tensor = tensor.op.inputs[0]
-    return tensor
-
-
-def _are_selected(indices: Tensor) -> bool:
-    """Returns whether indices are those at which a mask is true, as in `tf.boolean_mask`."""
-    return bool(_as_computed(indices).op.type == "Where")

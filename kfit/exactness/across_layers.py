@@ -16,6 +16,7 @@ from kfit.exactness.across_examples import added_up, combines, spread_evenly
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.code_of_steps import is_of_batch_normalization, place_in_layer
 from kfit.exactness.replica_context import Replica
+from kfit.exactness.row_indices import are_beside_places, are_offsets
 from kfit.exactness.rows_axis import rows_axis
 from kfit.exactness.sources import made_from, used_by
 from kfit.heartbeat.tracebacks import warn_user
@@ -44,7 +45,9 @@ def warn_of_layers(value: Tensor, replica: Replica, *, are_summed: bool = False)
     added = added_up(value, replica) if are_summed else {}
     places: dict[tuple[str, str], None] = {}
     for tensor in reversed(found):  # as they are computed
-        if id(tensor) not in even and combines(tensor, origins, uses.are_used):
+        if id(tensor) not in even and (
+            combines(tensor, origins, uses.are_used) or _sorts_rows(tensor.op, replica)
+        ):
             does = "combines the examples of the batch with each other"
         elif id(tensor) not in added and _takes_number(tensor, replica):
             does = "computes with the number of examples in the batch"
@@ -84,12 +87,27 @@ def _takes_number(tensor: Tensor, replica: Replica) -> bool:
     )
 
 
+def _sorts_rows(op: tf.Operation, replica: Replica) -> bool:
+    """Returns whether parts into which the examples were divided by their values are joined."""
+    axis = rows_axis(op.outputs[0])
+    if op.type != "ConcatV2" or axis is None or op.outputs[0].shape.rank is None:
+        return False
+    along = tf.get_static_value(op.inputs[-1])
+    if along is None or int(along) % op.outputs[0].shape.rank != axis:
+        return False
+    return any(
+        each.op.type == "DynamicPartition"
+        for part in op.inputs[:-1]
+        for each in made_from(part, replica.origins, stop=CALLS | {"DynamicStitch"})
+    )
+
+
 def _takes_own_rows(op: tf.Operation, replica: Replica) -> bool:
-    """Returns whether a gather takes rows by numbers of the examples, added to their places.
+    """Returns whether a gather takes rows by numbers that are added to the examples' places.
 
     So do graph networks that put the nodes of all graphs into one axis: each graph has its own.
     """
-    if op.type != "GatherV2" or not replica.uses_of_rows.are_used(op.inputs[1]):
+    if op.type not in ("GatherV2", "GatherNd"):
         return False
-    from_places = made_from(op.inputs[1], replica.origins, stop=CALLS)
-    return any(each.op.type == "Range" and rows_axis(each) is not None for each in from_places)
+    are_of = are_beside_places if replica.uses_of_rows.are_used(op.inputs[1]) else are_offsets
+    return are_of(op.inputs[1], replica.origins)

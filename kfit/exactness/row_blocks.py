@@ -38,6 +38,38 @@ def copies_in_turn(tensor: Tensor, axis_of: Callable[[Tensor], int | None]) -> i
     return 1
 
 
+def are_copies(tensor: Tensor, axis_of: Callable[[Tensor], int | None]) -> bool:
+    """Returns whether the rows of a tensor are copies of the batch, and not parts of its examples.
+
+    What was done last counts: the rows of copies may be divided into parts, such as steps of time.
+
+    Args:
+        tensor: A tensor of the replica's step, with the examples along its first axis.
+        axis_of: A function that returns the axis of the examples of a tensor, or None.
+    """
+    waiting, seen = [tensor], {id(tensor)}
+    while waiting:
+        each = waiting.pop()
+        if _copies_made(each.op, axis_of) > 1:
+            return True
+        if _divides(each.op, axis_of):
+            continue
+        for before in inputs_of(each):
+            if id(before) not in seen and axis_of(before) is not None:
+                seen.add(id(before))
+                waiting.append(before)
+    return False
+
+
+def _divides(op: tf.Operation, axis_of: Callable[[Tensor], int | None]) -> bool:
+    """Returns whether a reshape or a repetition makes several rows of each row."""
+    if op.type != "Reshape" or op.inputs[0].shape.rank is None or op.outputs[0].shape.rank is None:
+        return False
+    sizes = op.inputs[0].shape.as_list(), op.outputs[0].shape.as_list()
+    of_row, of_part = (math.prod(size or 1 for size in each) for each in sizes)
+    return axis_of(op.inputs[0]) == 0 and of_part < of_row
+
+
 def _copies_made(op: tf.Operation, axis_of: Callable[[Tensor], int | None]) -> int:
     """Returns how many copies of the batch an operation puts one after another."""
     if op.type == "Tile":

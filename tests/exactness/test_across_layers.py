@@ -56,6 +56,21 @@ def ragged(x: Any) -> Any:
     return tf.RaggedTensor.from_tensor(tf.nn.relu(x), padding=0.0)
 
 
+def next_places(x: Any) -> Any:
+    return (tf.range(tf.shape(x)[0]) + 1) % tf.shape(x)[0]
+
+
+def counts_of_equal_ones(x: Any) -> Any:
+    _, places, counts = tf.unique_with_counts(tf.cast(x[:, 0] > 0, "int32"))
+    return x * tf.cast(tf.gather(counts, places), "float32")[:, None]
+
+
+def over_edges(x: Any) -> Any:
+    """Takes the neighbours in a ring of nodes, where those of all examples are in one axis."""
+    places = 4 * tf.range(tf.shape(x)[0])[:, None] + tf.constant([1, 2, 3, 0])
+    return tf.reshape(tf.gather(tf.reshape(x, (-1,)), tf.reshape(places, (-1,))), (-1, 4))
+
+
 COMBINE: dict[str, Function] = {
     "minus_the_first": lambda x: x - x[:1],
     "with_the_first": lambda x: x + x[0][None],
@@ -66,6 +81,39 @@ COMBINE: dict[str, Function] = {
         x * tf.scatter_nd([[tf.argmax(x[:, 0])]], [1.0], tf.shape(x, out_type="int64")[:1])[:, None]
     ),
     "one_hot_of_the_largest": lambda x: x * tf.one_hot(tf.argmax(x[:, 0]), tf.shape(x)[0])[:, None],
+    "taken_by_shifted_places": lambda x: tf.gather_nd(x, next_places(x)[:, None]),
+    "put_to_shifted_places": lambda x: tf.math.unsorted_segment_sum(
+        x, next_places(x), tf.shape(x)[0]
+    ),
+    "stitched_at_shifted_places": lambda x: tf.dynamic_stitch([next_places(x)], [x]),
+    "read_from_a_list_at_shifted_places": lambda x: ops.reshape(
+        tf.TensorArray("float32", tf.shape(x)[0]).unstack(x).gather(next_places(x)), (-1, 4)
+    ),
+    "divided_and_joined": lambda x: tf.concat(
+        tf.dynamic_partition(x, tf.cast(x[:, 0] > 0, "int32"), 2), 0
+    ),
+    "moved_by_padding": lambda x: tf.pad(x, [[1, 0], [0, 0]])[:-1],
+    "reshaped_where_transposed": lambda x: ops.reshape(ops.transpose(x), ops.shape(x)),
+    "time_before_examples": lambda x: ops.reshape(
+        ops.transpose(ops.reshape(ops.reshape(x, (-1, 2, 2)), (2, -1, 2)), (1, 0, 2)), (-1, 4)
+    ),
+    "two_examples_for_two_copies": lambda x: tf.reduce_sum(
+        tf.reshape(tf.tile(x, [2, 1]), (-1, 2, 4)), axis=1
+    ),
+    "sum_of_all_before": lambda x: (
+        tf.linalg.band_part(tf.ones((tf.shape(x)[0], tf.shape(x)[0])), -1, 0) @ x
+    ),
+    "solved_together": lambda x: tf.linalg.triangular_solve(
+        tf.linalg.band_part(tf.ones((tf.shape(x)[0], tf.shape(x)[0])), -1, 0), x
+    ),
+    "part_of_a_table": lambda x: x + tf.reshape(tf.range(400.0), (100, 4))[: tf.shape(x)[0]],
+    "waves_over_the_batch": lambda x: ops.transpose(
+        tf.math.real(tf.signal.fft(tf.cast(ops.transpose(x), "complex64")))
+    ),
+    "reversed_parts": lambda x: tf.reverse_sequence(
+        x, tf.fill([4], tf.shape(x)[0]), seq_axis=0, batch_axis=1
+    ),
+    "counts_of_equal_ones": counts_of_equal_ones,
     "mean_of_all_values_of_ragged_rows": lambda x: x * tf.reduce_mean(ragged(x).flat_values),
     "minus_the_mean": lambda x: x - ops.mean(x, axis=0),
     "divided_by_the_deviation": lambda x: x / ops.std(x, axis=0),
@@ -95,6 +143,30 @@ DO_NOT: dict[str, Function] = {
     "minus_the_first_feature": lambda x: x - x[:, :1],
     "features_counted": lambda x: x / ops.cast(ops.shape(x)[1], "float32"),
     "zeros_of_their_number": lambda x: x + ops.zeros((ops.shape(x)[0], 1)),
+    "over_edges": over_edges,
+    "own_value_taken": lambda x: (
+        x
+        * tf.gather_nd(
+            x, tf.stack([tf.range(tf.shape(x)[0]), tf.argmax(x, 1, output_type="int32")], 1)
+        )[:, None]
+    ),
+    "sums_of_parts": lambda x: (
+        x
+        * tf.math.unsorted_segment_sum(
+            tf.reshape(x, (-1,)), tf.repeat(tf.range(tf.shape(x)[0]), 4), tf.shape(x)[0]
+        )[:, None]
+    ),
+    "divided_and_put_back": lambda x: tf.dynamic_stitch(
+        tf.dynamic_partition(tf.range(tf.shape(x)[0]), tf.cast(x[:, 0] > 0, "int32"), 2),
+        [0.5 * part for part in tf.dynamic_partition(x, tf.cast(x[:, 0] > 0, "int32"), 2)],
+    ),
+    "time_before_examples_and_back": lambda x: ops.reshape(
+        ops.transpose(ops.transpose(ops.reshape(x, (-1, 2, 2)), (1, 0, 2)) * 2.0, (1, 0, 2)),
+        (-1, 4),
+    ),
+    "copies_taken_together": lambda x: tf.reduce_sum(tf.reshape(tf.tile(x, [2, 1]), (2, -1, 4)), 0),
+    "waves_of_each_example": lambda x: tf.math.real(tf.signal.fft(tf.cast(x, "complex64"))),
+    "padded_at_the_end": lambda x: tf.pad(x, [[0, 2], [1, 0]])[: tf.shape(x)[0], 1:],
     "whole_slice": lambda x: x - 0.1 * ops.relu(x)[: ops.shape(x)[0]],
     "one_by_one": one_by_one,
     "over_a_constant_graph": over_a_constant_graph,
