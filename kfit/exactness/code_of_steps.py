@@ -20,6 +20,19 @@ _OF_OTHERS = tuple(
 """The folders of TensorFlow and of kfit."""
 _GRADIENTS = "gradient_tape/"
 """What TensorFlow writes into the names of operations that compute gradients."""
+_ACCUMULATED = "/accumulator"
+"""What it writes into the names of the lists in which a loop keeps values for its gradients."""
+
+
+def is_of_gradients(op: tf.Operation) -> bool:
+    """Returns whether an operation computes gradients, or keeps a value of a loop for them.
+
+    Args:
+        op: An operation of the step's graph, or of a loop in it.
+    """
+    if op.type == "TensorListPushBack":
+        return _ACCUMULATED in op.inputs[0].op.name
+    return _GRADIENTS in op.name
 
 
 def is_of_step(op: tf.Operation) -> bool:
@@ -31,7 +44,7 @@ def is_of_step(op: tf.Operation) -> bool:
     Args:
         op: An operation of the step's graph.
     """
-    if _GRADIENTS in op.name:
+    if is_of_gradients(op):
         return False
     return not any(frame.filename in (_OF_LAYERS, _OF_TAPES) for frame in op.traceback)
 
@@ -46,7 +59,7 @@ def place_in_layer(op: tf.Operation) -> str | None:
     Args:
         op: An operation of the step's graph.
     """
-    if _GRADIENTS in op.name:
+    if is_of_gradients(op):
         return None
     frames = list(op.traceback)
     files = [frame.filename for frame in frames]

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kfit.exactness.code_of_steps import is_of_gradients
 from kfit.exactness.placed_axes import parts_of_slice, placed
 from kfit.exactness.rows_axis import enter, gathers_rows, rows_axis
 from kfit.internals.graphs import BRANCHES, LOOPS
@@ -107,7 +108,8 @@ def _computes_each_by_itself(body: Any) -> bool:
     """Returns whether a loop over the examples computes with each of them by itself.
 
     It does if it reads and writes rows at the place that it counts up to, and carries nothing but
-    this place, and the list of what it has written, from one example to the next.
+    this place, and the list of what it has written, from one example to the next. What TensorFlow
+    adds to a loop whose gradients are taken does not count: it keeps values for the gradients.
 
     Args:
         body: The graph of the loop's body.
@@ -116,6 +118,8 @@ def _computes_each_by_itself(body: Any) -> bool:
     carried = {id(each) for each in body.inputs if results[id(each)] is not each}
     places = {id(each) for each in body.inputs if _counts_up(each, results[id(each)])}
     for op in body.get_operations():
+        if is_of_gradients(op):
+            continue
         place = _row_read(op)
         if place is not None:
             if id(_as_it_is(place)) not in places:

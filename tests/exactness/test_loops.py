@@ -197,3 +197,38 @@ def test_a_recurrent_layer_goes_over_time(tiny: Any, cell: Any, shape: tuple[int
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*replicas.*")
         kfit.Trainer(model, tiny.strategy(2)).fit(words, np.ones(shape), batch_size=10, verbose=0)
+
+
+@pytest.mark.parametrize("combines", [False, True])
+def test_a_loop_that_keeps_values_for_its_gradients(tiny: Any, combines: bool) -> None:
+    """What the step returns is judged when the gradients have been taken."""
+
+    class Own(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                pairs = (y, self(x))
+                if combines:
+                    values = tf.scan(lambda a, b: 0.5 * a + tf.reduce_mean(b), pairs[1], 0.0)
+                else:
+                    values = tf.map_fn(
+                        lambda pair: tf.reduce_mean((pair[0] - pair[1]) ** 2),
+                        pairs,
+                        fn_output_signature="float32",
+                    )
+                loss = tf.reduce_mean(values)
+            variables = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return {"value": loss}
+
+    model = Own([keras.Input((4,)), layers.Dense(4)])
+    model.compile("sgd")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kfit.fit(model, X, Y, strategy=tiny.strategy(2), batch_size=8, verbose=0)
+    told = {str(each.message).partition(" combines the examples")[0] for each in caught}
+    of_step = {
+        "The loss that this step takes gradients of",
+        "The value 'value' that the step returns",
+    }
+    assert told & of_step == (of_step if combines else set())
