@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kfit.exactness.graph_checks import check_in_graph
 from kfit.exactness.replica_context import Replica, current_replica
 from kfit.exactness.rows import of_unknown_size
 from kfit.internals.layers import all_layers
@@ -115,4 +116,5 @@ def _check_batch(layer: keras.layers.RNN, state: keras.Variable, replica: Replic
             raise ValueError(f"{message} Received: `x` with a batch of {replica.batch_size}.")
         return []
     rows = tf.constant(state.shape[0], replica.batch_size.dtype)
-    return [tf.debugging.assert_equal(replica.batch_size, rows, message=message)]
+    is_equal = tf.equal(replica.batch_size, rows)
+    return [check_in_graph(is_equal, message, [replica.batch_size])]

@@ -17,6 +17,7 @@ import tensorflow as tf
 from kfit.distribute.contexts import replica_index
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
+from kfit.exactness.graph_checks import check_in_graph
 from kfit.exactness.layer_state import LayerState
 from kfit.exactness.metric_updates import variables_of_own_metrics, warn_if_decided_alone
 from kfit.exactness.own_code import (
@@ -296,8 +297,7 @@ def _same_number_of_rows(element: Any) -> list[tf.Operation]:
     if len(known) == len(rows):
         return []
     first, *others = (tf.cast(size, tf.int64) for size in rows)
-    received = f"{message} Received:"
-    return [tf.debugging.Assert(tf.equal(first, each), [received, first, each]) for each in others]
+    return [check_in_graph(tf.equal(first, each), message, [first, each]) for each in others]
 
 
 def _with_a_row(leaf: Tensor) -> Tensor:

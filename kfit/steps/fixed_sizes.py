@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
+from kfit.exactness.graph_checks import failed_check
 from kfit.heartbeat.summaries import message_of
 
 _NO_NUMBER = re.compile(r"NoneType|None values|got None|convert elements of [(\[][^)\]]*None")
@@ -64,19 +65,21 @@ def has_fixed_size(element: Any) -> bool:
 
 @contextmanager
 def naming_size(size: Callable[[], int | None], strategy: Strategy) -> Iterator[None]:
-    """Context of graph calls, which fail if the model needs batches of the size of the whole batch.
+    """Context of graph calls, in which a check of kfit may fail, or a model need a whole batch.
 
     Args:
         size: Returns the number of examples of a global batch; None if it is not known.
         strategy: kfit's wrapper of the `tf.distribute` strategy.
 
     Raises:
-        ValueError: In place of TensorFlow's error, if its shapes are those of a whole batch and of
-            the part of a replica.
+        ValueError: In place of TensorFlow's error, if it is that of a check of kfit, or if its
+            shapes are those of a whole batch and of the part of a replica.
     """
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
+        if failed := failed_check(error):
+            raise ValueError(failed) from error
         whole, replicas = size(), strategy.num_replicas
         if whole is None or replicas == 1:
             raise

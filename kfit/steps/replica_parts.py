@@ -31,6 +31,7 @@ from kfit.exactness.batch_kinds import (
 )
 from kfit.exactness.batch_warnings import warn_if_combined
 from kfit.exactness.chosen_rows import cuts_rows
+from kfit.exactness.graph_checks import check_in_graph
 from kfit.exactness.placed_axes import parts_of_slice
 from kfit.exactness.replica_context import Replica
 from kfit.exactness.rows_axis import rows_axis
@@ -261,4 +262,7 @@ def of_one_shape(said: str, parts: Sequence[Tensor]) -> list[Any]:
     if all(part.shape.is_fully_defined() for part in parts):
         return []
     sizes = [tf.shape(part) for part in parts]
-    return [tf.debugging.assert_equal(sizes[0], each, message) for each in sizes[1:]]
+    return [
+        check_in_graph(tf.reduce_all(sizes[0] == each), message, [sizes[0], each])
+        for each in sizes[1:]
+    ]

@@ -405,9 +405,7 @@ def test_values_of_other_shapes_on_other_replicas_are_named(tiny: Any) -> None:
         return {"seen": tf.math.bincount(tf.cast(tf.range(tf.shape(x)[0]), "int32"))}
 
     trainer = kfit.Trainer(with_arrays(values), tiny.strategy(2))
-    with pytest.raises(
-        (ValueError, tf.errors.InvalidArgumentError), match=r"returns .*seen.*, whose"
-    ):
+    with pytest.raises(ValueError, match=r"^\S.*returns .*seen.*, whose"):
         trainer.evaluate(X, Y, batch_size=7, verbose=0)
 
 
