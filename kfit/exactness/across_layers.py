@@ -88,7 +88,10 @@ def _takes_number(tensor: Tensor, replica: Replica) -> bool:
 
 
 def _sorts_rows(op: tf.Operation, replica: Replica) -> bool:
-    """Returns whether parts into which the examples were divided by their values are joined."""
+    """Returns whether parts into which the examples were divided by their values are joined.
+
+    This is asked of layers only: a loss may sum over the joined parts, whatever their order.
+    """
     axis = rows_axis(op.outputs[0])
     if op.type != "ConcatV2" or axis is None or op.outputs[0].shape.rank is None:
         return False
