@@ -24,6 +24,8 @@ from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 
 Tensor = Any
 
+_PADDING = {"MirrorPad", "Pad", "PadV2"}
+
 
 def warn_of_layers(value: Tensor, replica: Replica, *, are_summed: bool = False) -> None:
     """Warns if a layer by which a value is computed combines examples, or uses their number.
@@ -45,9 +47,8 @@ def warn_of_layers(value: Tensor, replica: Replica, *, are_summed: bool = False)
     added = added_up(value, replica) if are_summed else {}
     places: dict[tuple[str, str], None] = {}
     for tensor in reversed(found):  # as they are computed
-        if id(tensor) not in even and (
-            combines(tensor, origins, uses.are_used) or _sorts_rows(tensor.op, replica)
-        ):
+        across = id(tensor) not in even and combines(tensor, origins, uses.are_used)
+        if across or (id(tensor) not in added and _displaces_rows(tensor.op, replica)):
             does = "combines the examples of the batch with each other"
         elif id(tensor) not in added and _takes_number(tensor, replica):
             does = "computes with the number of examples in the batch"
@@ -87,16 +88,20 @@ def _takes_number(tensor: Tensor, replica: Replica) -> bool:
     )
 
 
-def _sorts_rows(op: tf.Operation, replica: Replica) -> bool:
-    """Returns whether parts into which the examples were divided by their values are joined.
+def _displaces_rows(op: tf.Operation, replica: Replica) -> bool:
+    """Returns whether an operation puts rows to other places, which a sum over them does not show.
 
-    This is asked of layers only: a loss may sum over the joined parts, whatever their order.
+    So does padding before the first row, and to join parts into which the examples were divided by
+    their values.
     """
-    axis = rows_axis(op.outputs[0])
-    if op.type != "ConcatV2" or axis is None or op.outputs[0].shape.rank is None:
+    if op.type in _PADDING:
+        axis, added = rows_axis(op.inputs[0]), tf.get_static_value(op.inputs[1])
+        is_before = axis is not None and added is not None and bool(added[axis][0] > 0)
+        return is_before and replica.uses_of_rows.are_used(op.inputs[0])
+    if op.type != "ConcatV2" or op.outputs[0].shape.rank is None:
         return False
     along = tf.get_static_value(op.inputs[-1])
-    if along is None or int(along) % op.outputs[0].shape.rank != axis:
+    if along is None or int(along) % op.outputs[0].shape.rank != rows_axis(op.outputs[0]):
         return False
     return any(
         each.op.type == "DynamicPartition"

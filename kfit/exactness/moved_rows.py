@@ -95,9 +95,6 @@ def moves_rows(op: tf.Operation, origins: Origins) -> bool:
         return _moves_along(op, rows, rank, origins)
     if op.type == "Reshape":
         return _mixes_rows(op)
-    if op.type in ("MirrorPad", "Pad", "PadV2"):
-        added = tf.get_static_value(op.inputs[1])
-        return added is not None and bool(added[rows][0] > 0)
     if op.type == "ReverseSequence":
         return bool(op.get_attr("seq_dim") == rows)
     if op.type in _ALONG_THE_LAST:

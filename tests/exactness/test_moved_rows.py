@@ -12,7 +12,6 @@ from kfit.exactness.origins import Origins
 MOVE: dict[str, Callable[[Any], Any]] = {
     "roll": lambda x: tf.roll(x, 1, axis=0),
     "running_sum": lambda x: tf.cumsum(x, axis=0),
-    "padding_before": lambda x: tf.pad(x, [[1, 0], [0, 0]]),
     "reshape_of_transposed": lambda x: tf.reshape(tf.transpose(x), (-1, 4)),
     "reshape_to_time_first": lambda x: tf.reshape(x, (2, tf.shape(x)[0], 2)),
     "copies_in_one_row": lambda x: tf.reshape(tf.tile(x, [2, 1]), (-1, 2, 4)),
@@ -23,7 +22,6 @@ MOVE: dict[str, Callable[[Any], Any]] = {
 }
 DO_NOT: dict[str, Callable[[Any], Any]] = {
     "roll_of_features": lambda x: tf.roll(x, 1, axis=1),
-    "padding_behind": lambda x: tf.pad(x, [[0, 1], [2, 2]]),
     "reshape_of_each_row": lambda x: tf.reshape(x, (-1, 2, 2)),
     "reshape_to_parts": lambda x: tf.reshape(x, (-1, 2)),
     "reshape_of_parts": lambda x: tf.reshape(tf.reshape(tf.tile(x, [2, 1]), (-1, 2)), (-1, 4)),
