@@ -97,6 +97,11 @@ TF_KERAS: list[tuple[str, str, str]] = [
         "Keras 3 builds models in a graph, where no tf.Variable begins with a computed value",
     ),
     (
+        r"::test_dataset_wrong_input_shape",
+        "`x` does not fit the model. Each example has the shape",
+        "the error names `x` and both shapes in other words",
+    ),
+    (
         r"::test_optimizer_in_cross_replica_context_raises_error_test_distribution_OneDevice",
         "no attribute 'merge_call'",
         "it does not train: the error that Keras 3 and TensorFlow raise there has other words",
