@@ -60,7 +60,7 @@ def combines_examples(value: Any, replica: Replica, *, are_weighted: bool = Fals
         return False
     origins = replica.origins
     of_layers = {id(each): each for each in made_from(value, origins, stop=LAYERS | CALLS)}
-    even = {} if are_weighted else spread_evenly(value, replica)
+    even = {} if are_weighted else spread_evenly(added_up(value, replica), replica)
     are_used = UsesOfRows(origins).are_used
     return any(
         (id(tensor) in of_layers or is_of_step(tensor.op))
@@ -120,17 +120,16 @@ def _puts_across(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], 
     return len({cuts_of(each, origins) for each in values}) > 1
 
 
-def spread_evenly(value: Tensor, replica: Replica) -> dict[int, Tensor]:
+def spread_evenly(added: dict[int, Tensor], replica: Replica) -> dict[int, Tensor]:
     """Returns the tensors in which a mean over the examples is added to the value of each of them.
 
     Examples are `tf.ones_like(values) * mean` and `values - mean`. If nothing but sums and means of
     such tensors is computed, they are those of one device.
 
     Args:
-        value: The tensor that is computed from them.
+        added: What `added_up` returned: the tensors of which nothing else is computed.
         replica: The replica that is being traced.
     """
-    added = added_up(value, replica)
     return {key: each for key, each in added.items() if _spread(each, replica) is not None}
 
 

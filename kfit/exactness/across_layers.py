@@ -43,8 +43,8 @@ def warn_of_layers(value: Tensor, replica: Replica, *, are_summed: bool = False)
     origins, uses = replica.origins, replica.uses_of_rows
     found = made_from(value, origins, stop=CALLS, known=replica.judged)
     replica.judged.update({id(each): each for each in found})
-    even = spread_evenly(value, replica) if are_summed else {}
     added = added_up(value, replica) if are_summed else {}
+    even = spread_evenly(added, replica)
     places: dict[tuple[str, str], None] = {}
     for tensor in reversed(found):  # as they are computed
         across = id(tensor) not in even and combines(tensor, origins, uses.are_used)

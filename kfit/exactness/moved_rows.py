@@ -15,7 +15,7 @@ from kfit.exactness.chosen_rows import is_chosen_by_place
 from kfit.exactness.one_example import takes_one_example
 from kfit.exactness.origins import Origins
 from kfit.exactness.placed_axes import parts_of_slice
-from kfit.exactness.row_blocks import are_copies
+from kfit.exactness.row_blocks import are_copies, elements_of_row
 from kfit.exactness.row_indices import are_all_places, are_selected, shift_places, undo_unique
 from kfit.exactness.rows_axis import rows_axis
 from kfit.exactness.sizes import are_numbers
@@ -55,10 +55,10 @@ _SCATTERING = {
 """Operations that read or change rows at given places."""
 _PLACED = {
     **dict.fromkeys(_SCATTERING, 1),
-    **dict.fromkeys(("ScatterNd",), 0),
+    "ScatterNd": 0,
     **dict.fromkeys(("TensorListGather", "TensorListScatter", "TensorListScatterV2"), 1),
     **dict.fromkeys(("UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"), 1),
-    **dict.fromkeys(("UnsortedSegmentSum",), 1),
+    "UnsortedSegmentSum": 1,
 }
 """Operations that take or put rows by indices, and the index of their input of indices."""
 
@@ -124,15 +124,15 @@ def _mixes_rows(op: tf.Operation) -> bool:
     `tf.reshape(tf.tile(x, [2, 1]), (-1, 2, d))`, which has two examples in each row, instead of two
     copies of one.
     """
-    data, result = op.inputs[0].shape.as_list(), op.outputs[0].shape
-    after = [None] if result.rank is None else result.as_list()
-    if data.count(None) != 1 or after.count(None) != 1:
+    data, result = op.inputs[0], op.outputs[0]
+    of_row, of_new_row = elements_of_row(data), elements_of_row(result)
+    if of_row is None or of_new_row is None:
         return False  # the static sizes do not show it
-    axis, at = data.index(None), after.index(None)
-    of_row, of_new_row = (math.prod(size or 1 for size in sizes) for sizes in (data, after))
+    before, after = data.shape.as_list(), result.shape.as_list()
+    axis, at = before.index(None), after.index(None)
     if of_row == of_new_row:
-        return math.prod(data[:axis]) != math.prod(after[:at])
-    return axis == at == 0 and of_row < of_new_row and are_copies(op.inputs[0], rows_axis)
+        return math.prod(before[:axis]) != math.prod(after[:at])
+    return axis == at == 0 and of_row < of_new_row and are_copies(data, rows_axis)
 
 
 def _moves_along(op: tf.Operation, rows: int, rank: int, origins: Origins) -> bool:

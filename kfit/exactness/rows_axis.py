@@ -8,7 +8,6 @@ for example, may be of any size as well. So each tensor is followed back to the 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +15,7 @@ import tensorflow as tf
 
 from kfit.exactness.origins import captured, inputs_of
 from kfit.exactness.placed_axes import KNOWN, placed
-from kfit.exactness.row_blocks import copies_in_turn
+from kfit.exactness.row_blocks import copies_in_turn, elements_of_row
 from kfit.exactness.sizes import are_numbers, is_number
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS, graphs_called_by
 
@@ -169,18 +168,14 @@ def _axis_by_sizes(op: tf.Operation, open_axes: list[int]) -> int | None:
             return None
         if axis == 0 and open_axes == [1]:  # such as of shape (copies, examples, ...)
             are_copied = op.outputs[0].shape[0] == copies_in_turn(data, rows_axis)
-            return 1 if are_copied or _elements(data) == _elements(op.outputs[0]) else None
+            return (
+                1 if are_copied or elements_of_row(data) == elements_of_row(op.outputs[0]) else None
+            )
         return first if not axis else next(iter(open_axes), None)
     before = [] if data is None or data.shape.rank is None else data.shape.as_list()
     shift = op.outputs[0].shape.rank - len(before)
     opened = [each for each in open_axes if each < shift or before[each - shift] is not None]
     return next(iter(opened), None)
-
-
-def _elements(tensor: Tensor) -> int | None:
-    """Returns how many elements a tensor has for each place of the one axis of unknown size."""
-    sizes = [] if tensor.shape.rank is None else tensor.shape.as_list()
-    return math.prod(each or 1 for each in sizes) if sizes.count(None) == 1 else None
 
 
 def _axis_of_list(op: tf.Operation) -> int | None:
