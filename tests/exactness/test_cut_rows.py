@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from kfit.exactness.cut_rows import cuts_of
 from kfit.exactness.origins import Origins
+from tests.exactness.cases.traced import asked_in_step
 
 ALIKE: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "all_examples": lambda x: (x, tf.tanh(x @ tf.ones((3, 3)))),
@@ -33,16 +34,10 @@ OTHERS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
 
 
 def cuts(function: Callable[[Any], tuple[Any, Any]]) -> list[Any]:
-    found: list[Any] = []
+    def of_both(x: Any, origins: Origins) -> list[Any]:
+        return [cuts_of(each, origins) for each in function(x)]
 
-    @tf.function(input_signature=[tf.TensorSpec((None, 3))])
-    def step(x: Any) -> None:
-        origins = Origins()
-        origins.begin()
-        found.extend(cuts_of(each, origins) for each in function(origins.own(x)))
-
-    step.get_concrete_function()
-    return found
+    return list(asked_in_step(of_both, 3))
 
 
 @pytest.mark.parametrize("name", ALIKE)

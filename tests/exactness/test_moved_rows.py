@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from kfit.exactness.moved_rows import moves_rows
-from kfit.exactness.origins import Origins
+from tests.exactness.cases.traced import asked_in_step
 
 MOVE: dict[str, Callable[[Any], Any]] = {
     "roll": lambda x: tf.roll(x, 1, axis=0),
@@ -36,16 +36,7 @@ DO_NOT: dict[str, Callable[[Any], Any]] = {
 
 
 def moves(function: Callable[[Any], Any]) -> bool:
-    found = []
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 4))])
-    def step(x: Any) -> None:
-        origins = Origins()
-        origins.begin()
-        found.append(moves_rows(function(origins.own(x)).op, origins))
-
-    step.get_concrete_function()
-    return found[0]
+    return bool(asked_in_step(lambda x, origins: moves_rows(function(x).op, origins), 4))
 
 
 @pytest.mark.parametrize("name", MOVE)

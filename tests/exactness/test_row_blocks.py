@@ -12,6 +12,7 @@ import tensorflow as tf
 import kfit
 from kfit.exactness.row_blocks import copies_in_turn
 from kfit.exactness.rows_axis import rows_axis
+from tests.exactness.cases.traced import asked_in_step
 
 COPIES: dict[str, tuple[Callable[[Any], Any], int]] = {
     "the_batch": (lambda x: x + 1.0, 1),
@@ -27,30 +28,20 @@ COPIES: dict[str, tuple[Callable[[Any], Any], int]] = {
 }
 
 
-def traced(function: Callable[[Any], Any]) -> Any:
-    """Returns what a function returns in the graph of a step."""
-    found = []
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 3))])
-    def step(x: Any) -> None:
-        found.append(function(x))
-
-    step.get_concrete_function()
-    return found[0]
-
-
 @pytest.mark.parametrize("name", COPIES)
 def test_the_copies_of_the_batch(name: str) -> None:
     made, copies = COPIES[name]
-    assert traced(lambda x: copies_in_turn(made(x), rows_axis)) == copies
+    assert asked_in_step(lambda x, _: copies_in_turn(made(x), rows_axis), 3) == copies
 
 
 @pytest.mark.parametrize("name", COPIES)
 def test_the_axis_of_the_examples_of_each_copy(name: str) -> None:
     made, copies = COPIES[name]
-    assert traced(lambda x: rows_axis(tf.reshape(made(x), (copies, -1, 3)))) == 1
+    assert asked_in_step(lambda x, _: rows_axis(tf.reshape(made(x), (copies, -1, 3))), 3) == 1
     # Parts that are no copies have different examples.
-    assert traced(lambda x: rows_axis(tf.reshape(made(x), (copies + 2, -1, 3)))) is None
+    assert (
+        asked_in_step(lambda x, _: rows_axis(tf.reshape(made(x), (copies + 2, -1, 3))), 3) is None
+    )
 
 
 def importance_weighted(net: Any, x: Any) -> Any:

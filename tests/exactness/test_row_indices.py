@@ -15,6 +15,7 @@ from kfit.exactness.row_indices import (
     shift_places,
     undo_unique,
 )
+from tests.exactness.cases.traced import asked_in_step
 
 
 def places(x: Any) -> Any:
@@ -46,19 +47,6 @@ INDICES: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
 }
 
 
-def found_in(function: Callable[[Any, Origins], Any]) -> Any:
-    found = []
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 4))])
-    def step(x: Any) -> None:
-        origins = Origins()
-        origins.begin()
-        found.append(function(origins.own(x), origins))
-
-    step.get_concrete_function()
-    return found[0]
-
-
 def read(indices: Any, origins: Origins) -> set[str]:
     kinds = {
         "all": are_all_places(indices),
@@ -72,13 +60,13 @@ def read(indices: Any, origins: Origins) -> set[str]:
 @pytest.mark.parametrize("name", INDICES)
 def test_what_indices_are(name: str) -> None:
     make, kinds = INDICES[name]
-    assert found_in(lambda x, origins: read(make(x), origins)) == kinds
+    assert asked_in_step(lambda x, origins: read(make(x), origins), 4) == kinds
 
 
 @pytest.mark.parametrize(("name", "are"), [("of_chosen_parts", True), ("chosen", False)])
 def test_numbers_beside_the_places_of_the_examples(name: str, are: bool) -> None:
     make, _ = INDICES[name]
-    assert found_in(lambda x, origins: are_beside_places(make(x), origins)) is are
+    assert asked_in_step(lambda x, origins: are_beside_places(make(x), origins), 4) is are
 
 
 @pytest.mark.parametrize("part", [0, 2])
@@ -87,4 +75,4 @@ def test_unique_values_are_put_back_and_their_counts_are_not(part: int) -> None:
         unique = tf.unique_with_counts(best(x))
         return undo_unique(unique[part], unique[1], origins)
 
-    assert found_in(undone) is (part == 0)
+    assert asked_in_step(undone, 4) is (part == 0)

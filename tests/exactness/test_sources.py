@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from kfit.exactness.origins import Origins
 from kfit.exactness.sources import made_from, used_by
+from tests.exactness.cases.traced import asked_in_step
 
 USED: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "values": (lambda x: tf.tanh(x) * 2.0, {"rows"}),
@@ -18,23 +19,10 @@ USED: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
 }
 
 
-def read(ask: Callable[[Any, Origins], Any]) -> Any:
-    found = []
-
-    @tf.function(input_signature=[tf.TensorSpec((None, None, 5))])
-    def step(x: Any) -> None:
-        origins = Origins()
-        origins.begin()
-        found.append(ask(origins.own(x), origins))
-
-    step.get_concrete_function()
-    return found[0]
-
-
 @pytest.mark.parametrize("name", USED)
 def test_what_a_tensor_is_computed_from(name: str) -> None:
     make, expected = USED[name]
-    assert read(lambda x, origins: used_by(make(x), origins)) == expected
+    assert asked_in_step(lambda x, origins: used_by(make(x), origins), None, 5) == expected
 
 
 def test_tensors_are_followed_back_to_products_and_examples() -> None:
@@ -42,4 +30,4 @@ def test_tensors_are_followed_back_to_products_and_examples() -> None:
         value = tf.exp(tf.matmul(tf.abs(x), tf.ones((5, 5))))
         return [each.op.type for each in made_from(value, origins, stop={"BatchMatMulV2"})]
 
-    assert read(types) == ["Exp", "BatchMatMulV2"]
+    assert asked_in_step(types, None, 5) == ["Exp", "BatchMatMulV2"]
