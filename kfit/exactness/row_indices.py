@@ -26,9 +26,13 @@ _UNIQUE = {"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"}
 def are_all_places(indices: Tensor) -> bool:
     """Returns whether indices are 0, 1, 2 and so on, up to the number of examples.
 
-    TensorFlow may write them with a case for negative ones, and one for a batch of one example.
+    Each may stand there several times, as in `tf.repeat(tf.range(n), k)` for `k` parts of each
+    example. TensorFlow may write them with a case for negative ones, and one for a batch of one
+    example.
     """
     indices = as_computed(indices)
+    if indices.op.type in ("BroadcastTo", "Tile") and _repeats_each(indices.op):
+        return are_all_places(indices.op.inputs[0])
     if indices.op.type == "SelectV2":
         condition, *cases = indices.op.inputs
         of = (condition.op.type, tf.get_static_value(condition.op.inputs[-1]))
@@ -40,6 +44,17 @@ def are_all_places(indices: Tensor) -> bool:
     start, limit, delta = indices.op.inputs
     are_steps = (tf.get_static_value(start), tf.get_static_value(delta)) == (0, 1)
     return are_steps and _is_number(limit)
+
+
+def _repeats_each(op: tf.Operation) -> bool:
+    """Returns whether a Tile or a BroadcastTo repeats each row, and not the batch."""
+    rows, rank = rows_axis(op.inputs[0]), op.inputs[0].shape.rank
+    if rows is None or rank is None or rank != op.outputs[0].shape.rank:
+        return False
+    if op.type == "BroadcastTo":
+        return True
+    times = tf.get_static_value(op.inputs[1], partial=True)
+    return times is not None and all(each == 1 for each in times[: rows + 1])
 
 
 def undo_unique(values: Tensor, indices: Tensor, origins: Origins) -> bool:

@@ -71,6 +71,16 @@ def over_edges(x: Any) -> Any:
     return tf.reshape(tf.gather(tf.reshape(x, (-1,)), tf.reshape(places, (-1,))), (-1, 4))
 
 
+def softmax_of_parts(x: Any) -> Any:
+    """The softmax over each example's own parts, which are in one axis, as in graph attention."""
+    number = tf.shape(x)[0]
+    scores, owners = tf.reshape(x, (-1, 1)), tf.repeat(tf.range(number), 4)
+    largest = tf.math.unsorted_segment_max(scores, owners, number)
+    exponents = tf.exp(scores - tf.gather(largest, owners))
+    sums = tf.math.unsorted_segment_sum(exponents, owners, number)
+    return tf.reshape(exponents / tf.gather(sums, owners), (-1, 4))
+
+
 COMBINE: dict[str, Function] = {
     "minus_the_first": lambda x: x - x[:1],
     "with_the_first": lambda x: x + x[0][None],
@@ -144,6 +154,7 @@ DO_NOT: dict[str, Function] = {
     "features_counted": lambda x: x / ops.cast(ops.shape(x)[1], "float32"),
     "zeros_of_their_number": lambda x: x + ops.zeros((ops.shape(x)[0], 1)),
     "over_edges": over_edges,
+    "softmax_of_parts": softmax_of_parts,
     "own_value_taken": lambda x: (
         x
         * tf.gather_nd(

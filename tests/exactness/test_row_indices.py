@@ -29,6 +29,9 @@ def best(x: Any) -> Any:
 INDICES: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "all_places": (places, {"all"}),
     "with_another_axis": (lambda x: places(x)[:, None], {"all"}),
+    "of_each_part": (lambda x: tf.repeat(places(x), 4), {"all"}),
+    "of_each_column": (lambda x: tf.broadcast_to(places(x)[:, None], tf.shape(x)), {"all"}),
+    "of_copies_in_turn": (lambda x: tf.tile(places(x), [4]), set()),
     "the_next_ones": (lambda x: (places(x) + 1) % tf.shape(x)[0], {"shift"}),
     "from_behind": (lambda x: tf.shape(x)[0] - 1 - places(x), {"shift"}),
     "the_next_ones_at_most": (lambda x: tf.minimum(places(x) + 1, 9), {"shift"}),
