@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from kfit.exactness.chosen_rows import chooses_by_place
+from kfit.exactness.inputs_first import find_inputs_first
 from kfit.exactness.origins import Origins, inputs_of
 from kfit.exactness.placed_axes import BROADCASTING, parts_of_slice
 from kfit.exactness.rows_axis import rows_axis
@@ -25,7 +26,7 @@ _ALL: Cuts = frozenset()
 _JUDGED = {"ConcatV2", "GatherV2", *BRANCHES, *CALLS, *LOOPS}
 """Operations that put rows together from others, which `combines` judges by themselves."""
 
-_known: WeakKeyDictionary[Any, dict[tuple[str, int], Cuts]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, dict[tuple[int, str, int], Cuts]] = WeakKeyDictionary()
 """The cuts that were found, by the names of the tensors, for each graph."""
 
 
@@ -38,26 +39,20 @@ def cuts_of(tensor: Tensor, origins: Origins) -> Cuts:
         tensor: A tensor of the replica's step, or of a loop or a branch in it.
         origins: The record of which tensors kfit has marked.
     """
-    waiting, begun = [tensor], set()
-    while waiting:
-        each = waiting[-1]
-        known, name = _known.setdefault(each.graph, {}), _name(each)
-        inputs = () if name in known else _sources(each, origins)
-        if name in known:
-            waiting.pop()
-        elif (each.graph, name) in begun:
-            known[name] = _cut(each, origins) or _ALL.union(
-                *(_known[of.graph].get(_name(of), _ALL) for of in inputs)
-            )
-            waiting.pop()
-        else:
-            begun.add((each.graph, name))
-            waiting += [of for of in inputs if (of.graph, _name(of)) not in begun]
-    return _known[tensor.graph][_name(tensor)]
+    known = _known.setdefault(tensor.graph, {})
+
+    def find(each: Tensor) -> Cuts:
+        of_inputs = (known.get(_name(of), _ALL) for of in _sources(each, origins))
+        return _cut(each, origins) or _ALL.union(*of_inputs)
+
+    found: Cuts = find_inputs_first(
+        tensor, known, key=_name, inputs=lambda each: _sources(each, origins), find=find
+    )
+    return found
 
 
-def _name(tensor: Tensor) -> tuple[str, int]:
-    return tensor.op.name, tensor.value_index
+def _name(tensor: Tensor) -> tuple[int, str, int]:
+    return id(tensor.graph), tensor.op.name, tensor.value_index
 
 
 def _sources(tensor: Tensor, origins: Origins) -> list[Tensor]:

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from kfit.exactness.inputs_first import find_inputs_first
 from kfit.exactness.rows_axis import gathers_rows
 
 Tensor = Any
@@ -32,19 +33,19 @@ def is_of_one_example(tensor: Tensor) -> bool:
         tensor: A tensor of a graph.
     """
     known = _known.setdefault(tensor.graph, {})
-    waiting, begun = [tensor.op], set()
-    while waiting:
-        op = waiting[-1]
-        if op.name in known:
-            waiting.pop()
-            continue
-        before = [each.op for each in op.inputs]
-        if op.name in begun:
-            known[op.name] = takes_one_example(op) or any(known.get(e.name) for e in before)
-        else:
-            begun.add(op.name)
-            waiting += [each for each in before if each.name not in begun]
-    return known[tensor.op.name]
+
+    def find(op: tf.Operation) -> bool:
+        return takes_one_example(op) or any(known.get(each.op.name) for each in op.inputs)
+
+    return bool(
+        find_inputs_first(
+            tensor.op,
+            known,
+            key=lambda op: op.name,
+            inputs=lambda op: (each.op for each in op.inputs),
+            find=find,
+        )
+    )
 
 
 def takes_one_example(op: tf.Operation) -> bool:

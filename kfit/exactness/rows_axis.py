@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from kfit.exactness.inputs_first import find_inputs_first
 from kfit.exactness.origins import captured, inputs_of
 from kfit.exactness.placed_axes import KNOWN, placed
 from kfit.exactness.row_blocks import copies_in_turn, elements_of_row
@@ -40,19 +41,14 @@ def rows_axis(tensor: Tensor) -> int | None:
     """
     if not _may_have_rows(tensor):
         return None
-    known = _known.setdefault(tensor.graph, {})
-    waiting, begun = [tensor], set()
-    while waiting:
-        name = _name(waiting[-1])
-        if name in known:
-            waiting.pop()
-        elif name in begun:
-            known[name] = _axis(waiting.pop())
-        else:
-            begun.add(name)
-            inputs = filter(_may_have_rows, inputs_of(waiting[-1]))
-            waiting += [each for each in inputs if _name(each) not in begun]
-    return known[_name(tensor)]
+    found: int | None = find_inputs_first(
+        tensor,
+        _known.setdefault(tensor.graph, {}),
+        key=_name,
+        inputs=lambda each: filter(_may_have_rows, inputs_of(each)),
+        find=_axis,
+    )
+    return found
 
 
 def gathers_rows(op: tf.Operation) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
+from kfit.exactness.inputs_first import find_inputs_first
 from kfit.exactness.kinds import COUNT, NONE, Kinds
 from kfit.exactness.origins import Origins, inputs_of
 from kfit.exactness.rows_axis import is_inner_size, rows_axis
@@ -62,22 +63,16 @@ class UsesOfRows:
 
     def are_used(self, tensor: Tensor) -> bool:
         """Returns whether a tensor is computed from the examples' values, as `used_by` says."""
-        waiting, begun = [tensor], set()
-        while waiting:
-            key = id(waiting[-1])
-            if key in self._known:
-                waiting.pop()
-                continue
-            inputs = self._inputs(waiting[-1])
-            if key in begun:
-                self._known[key] = inputs is None or any(
-                    self._known.get(id(each), False) for each in inputs
-                )
-                waiting.pop()
-            else:
-                begun.add(key)
-                waiting += [each for each in inputs or () if id(each) not in begun]
-        return self._known[id(tensor)]
+
+        def find(each: Tensor) -> bool:
+            inputs = self._inputs(each)
+            return inputs is None or any(self._known.get(id(of), False) for of in inputs)
+
+        return bool(
+            find_inputs_first(
+                tensor, self._known, key=id, inputs=lambda each: self._inputs(each) or (), find=find
+            )
+        )
 
     def _inputs(self, tensor: Tensor) -> Sequence[Tensor] | None:
         """Returns what the values of a tensor are computed from; None if it holds examples."""
