@@ -14,9 +14,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kfit.exactness.graph_checks import check_in_graph
 from kfit.exactness.replica_context import Replica, current_replica
 from kfit.exactness.rows import of_unknown_size
+from kfit.internals.graph_checks import check_in_graph
 from kfit.internals.layers import all_layers
 from kfit.internals.variables import tf_variable
 

@@ -17,7 +17,6 @@ import tensorflow as tf
 from kfit.distribute.contexts import replica_index
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
-from kfit.exactness.graph_checks import check_in_graph
 from kfit.exactness.layer_state import LayerState
 from kfit.exactness.metric_updates import variables_of_own_metrics, warn_if_decided_alone
 from kfit.exactness.own_code import (
@@ -46,6 +45,7 @@ from kfit.exactness.traced_functions import functions_of_step
 from kfit.heartbeat.tracebacks import place_of, warned_at
 from kfit.inputs import BatchLayout
 from kfit.inputs.order import rows_fed, rows_of_replica
+from kfit.internals.graph_checks import check_in_graph
 from kfit.steps.fixed_sizes import has_fixed_size, naming_none
 from kfit.steps.own_memory import in_own_memory
 from kfit.steps.predicted import of_predictions

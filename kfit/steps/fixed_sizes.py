@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
-from kfit.exactness.graph_checks import failed_check
 from kfit.heartbeat.summaries import message_of
+from kfit.internals.graph_checks import failed_check
 
 _NO_NUMBER = re.compile(r"NoneType|None values|got None|convert elements of [(\[][^)\]]*None")
 _TWO_SHAPES = re.compile(r"[Ss]hapes:? \[(\d+)[,\]].*? (?:vs\.?|and) \[(\d+)")

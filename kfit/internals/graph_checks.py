@@ -1,6 +1,7 @@
 """Checks of kfit that run in the graph of a step, and the words of one that has failed.
 
 TensorFlow raises the error of an assertion in a graph between lines that name nodes of the graph.
+How it writes the message of the assertion there is not documented, so only this module reads it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.graph_checks import check_in_graph, failed_check
+from kfit.internals.graph_checks import check_in_graph, failed_check
 
 
 def failure(assertion: Any) -> tf.errors.InvalidArgumentError:
