@@ -45,7 +45,8 @@ def read_me() -> str:
     """Returns README.md, with the links that `[project.urls]` in ``pyproject.toml`` allows."""
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     source = re.search(r'^Source = "(.+?)/?"$', project, re.M)
-    [version] = re.findall(r'^version = "(.+)"$', project, re.M)
+    package = (ROOT / "kfit" / "__init__.py").read_text(encoding="utf-8")
+    [version] = re.findall(r'^__version__ = "(.+)"$', package, re.M)
     return without_relative_links(
         (ROOT / "README.md").read_text(encoding="utf-8"),
         source[1] if source else "",

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 from kfit.lazy import lazy_names
 
+__version__ = "0.1.0.dev0"
+
 if TYPE_CHECKING:
     from kfit import callbacks as callbacks
     from kfit import checkpoint as checkpoint
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from kfit.remote.launch_error import LaunchError as LaunchError
     from kfit.report import Report as Report
     from kfit.trainer import Trainer as Trainer
-    from kfit.version import __version__ as __version__
 else:
     import sys
 
@@ -76,7 +77,6 @@ else:
             "kfit.remote.launch_error": ["LaunchError"],
             "kfit.report": ["Report"],
             "kfit.trainer": ["Trainer"],
-            "kfit.version": ["__version__"],
         },
         submodules=["callbacks", "checkpoint", "datasets", "distribute", "saving"],
         others="kfit.Trainer",

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,11 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+# `tests` and `benchmarks` are never installed. Last, so that an installed kfit is not hidden by the
+# folder of that name.
+sys.path.append(str(Path(__file__).parents[1]))
+pytest.register_assert_rewrite("tests.exactness.cases.comparison")
 
 NUM_DEVICES = 4
 
@@ -193,6 +199,12 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from tests.armed_runs import untouched
 
     return untouched(tmp_path_factory.mktemp("two_workers"))
+
+
+@pytest.fixture
+def ungathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has each replica read its own examples only, so that kfit warns of what these do not show."""
+    monkeypatch.setattr("kfit.exactness.whole_batch.may_gather_rows", lambda **_: False)
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ ROOMS: list[set[str]] = [
     {"checkpoint"},
     {"fingerprints"},
     {"exactness"},
+    {"graphs"},
     {"objects"},
     {"distribute"},
     {"internals"},
@@ -39,7 +40,7 @@ ROOMS: list[set[str]] = [
     {"supervisor"},
     {"doctor", "manifest", "fault_sites"},
     {"cluster", "heartbeat", "datasets", "argument_checks"},
-    {"lazy", "version"},
+    {"lazy"},
 ]
 
 # Rooms that are imported before anybody knows whether TensorFlow is needed.
@@ -57,7 +58,6 @@ LIGHT = {
     "user_files",
     "datasets",
     "lazy",
-    "version",
 }
 LIGHT_MODULES = {"kfit.distribute.joining", "kfit.distribute.servers"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "torch", "jax"}

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import kfit
+
 ROOT = Path(__file__).parents[1]
 NOT_SOURCE = shutil.ignore_patterns(
     ".*_cache", ".git", "*.egg-info", "*venv", "build", "dist", "__pycache__"
@@ -125,14 +127,17 @@ def test_the_text_for_pypi_has_no_relative_link(installed):
 
 def metadata_with(version: str, source: str, folder: Path) -> email.message.Message:
     """The metadata of a package whose sources are published somewhere, or nowhere."""
-    for name in ("setup.py", "README.md", "LICENSE", "datasets/digits.md", "kfit/__init__.py"):
+    for name in ("setup.py", "README.md", "LICENSE", "datasets/digits.md"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    project = re.sub(r'^version = ".*"$', f'version = "{version}"', project, flags=re.M)
     project = re.sub(r"^\[project.urls\]\n(.+\n)*", "", project, flags=re.M)
     project += f'\n[project.urls]\nSource = "{source}"\n' if source else ""
     (folder / "pyproject.toml").write_text(project, encoding="utf-8")
+    package = (ROOT / "kfit" / "__init__.py").read_text(encoding="utf-8")
+    package = package.replace(f'__version__ = "{kfit.__version__}"', f'__version__ = "{version}"')
+    (folder / "kfit").mkdir()
+    (folder / "kfit" / "__init__.py").write_text(package, encoding="utf-8")
     code = "import setuptools.build_meta as build; build.prepare_metadata_for_build_wheel('.')"
     run(sys.executable, "-c", code, cwd=folder)
     [file] = folder.glob("*.dist-info/METADATA")

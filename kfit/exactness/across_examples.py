@@ -16,20 +16,20 @@ from typing import Any
 import tensorflow as tf
 
 from kfit.exactness.batch_kinds import kinds_of
-from kfit.exactness.code_of_steps import (
+from kfit.exactness.replica_context import Replica
+from kfit.graphs.code_of_steps import (
     is_of_batch_normalization,
     is_of_ragged_tensors,
     is_of_step,
 )
-from kfit.exactness.cut_rows import cuts_of
-from kfit.exactness.loops import combines_inside
-from kfit.exactness.moved_rows import moves_rows
-from kfit.exactness.origins import Origins, inputs_of
-from kfit.exactness.placed_axes import BROADCASTING, label_of, role_in_product
-from kfit.exactness.replica_context import Replica
-from kfit.exactness.row_indices import RESHAPING, are_selected, as_computed
-from kfit.exactness.rows_axis import rows_axis
-from kfit.exactness.sources import CONTRACTIONS, LAYERS, UsesOfRows, made_from, used_by
+from kfit.graphs.cut_rows import cuts_of
+from kfit.graphs.loops import combines_inside
+from kfit.graphs.moved_rows import moves_rows
+from kfit.graphs.origins import Origins, inputs_of
+from kfit.graphs.placed_axes import BROADCASTING, label_of, role_in_product
+from kfit.graphs.row_indices import RESHAPING, are_selected, as_computed
+from kfit.graphs.rows_axis import rows_axis
+from kfit.graphs.sources import CONTRACTIONS, LAYERS, UsesOfRows, made_from, used_by
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 
 Tensor = Any

@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from kfit.exactness.across_examples import added_up, combines, spread_evenly
 from kfit.exactness.batch_kinds import kinds_of
-from kfit.exactness.code_of_steps import is_of_batch_normalization, place_in_layer
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.row_indices import are_beside_places, are_offsets
-from kfit.exactness.rows_axis import rows_axis
-from kfit.exactness.sources import made_from, used_by
+from kfit.graphs.code_of_steps import is_of_batch_normalization, place_in_layer
+from kfit.graphs.row_indices import are_beside_places, are_offsets
+from kfit.graphs.rows_axis import rows_axis
+from kfit.graphs.sources import made_from, used_by
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from kfit.exactness.added_rows import added_rows
-from kfit.exactness.chosen_rows import are_chosen
-from kfit.exactness.kind_reading import AS_IT_IS, DIVISIONS, Reading, divided, is_added_up
-from kfit.exactness.kinds import COUNT, INVERSE, Kinds
-from kfit.exactness.one_example import is_of_one_example
 from kfit.exactness.replica_context import Replica, current_step
-from kfit.exactness.rows_axis import rows_axis
+from kfit.graphs.added_rows import added_rows
+from kfit.graphs.chosen_rows import are_chosen
+from kfit.graphs.kind_reading import AS_IT_IS, DIVISIONS, Reading, divided, is_added_up
+from kfit.graphs.kinds import COUNT, INVERSE, Kinds
+from kfit.graphs.one_example import is_of_one_example
+from kfit.graphs.rows_axis import rows_axis
 
 Tensor = Any
 
@@ -40,7 +40,7 @@ def kinds_of(value: Any, replica: Replica) -> Kinds:
     """
     if not replica.can_be_read:
         return frozenset({"unknown"})
-    kinds = Reading(replica).of(value)
+    kinds = Reading(replica.origins).of(value)
     is_shape = kinds == COUNT and value.op.type == "Shape" and value.shape != (1,)
     return frozenset({"other"}) if is_shape else kinds
 
@@ -77,7 +77,7 @@ def has_rows_of_examples(value: Any, replica: Replica) -> bool:
         return True
     if rows_axis(value) is not None and not is_added_up(value):
         return True
-    return "rows" in Reading(replica).of(value)
+    return "rows" in Reading(replica.origins).of(value)
 
 
 def axis_of_rows(value: Tensor, replica: Replica) -> int | None:
@@ -96,7 +96,7 @@ def axis_of_rows(value: Tensor, replica: Replica) -> int | None:
     origins = replica.origins
     is_known = replica.can_be_read and origins.known_kind(value) is not None
     if is_known or (replica.can_be_read and origins.is_of_step(value)):
-        return (rows_axis(value) or 0) if "rows" in Reading(replica).of(value) else None
+        return (rows_axis(value) or 0) if "rows" in Reading(replica.origins).of(value) else None
     sizes = value.shape.as_list() if value.shape.rank else [None]
     if None in sizes:
         return sizes.index(None)
@@ -169,7 +169,7 @@ def power_of_number(value: Any, replica: Replica) -> int | None:
     """
     if not isinstance(value, tf.Tensor) or not replica.can_be_read:
         return 0
-    return Reading(replica).power(value)
+    return Reading(replica.origins).power(value)
 
 
 class Addend(NamedTuple):
@@ -223,7 +223,7 @@ def addends_of(value: Tensor, replica: Replica) -> list[Addend]:
     """
     if not replica.can_be_read:
         return [Addend(value, 1, frozenset({"unknown"}))]
-    reading = Reading(replica)
+    reading = Reading(replica.origins)
     found: list[Addend] = []
     waiting = [(Addend(value, 1, frozenset()), False)]
     while waiting:

@@ -13,9 +13,9 @@ from kfit.exactness.batch_kinds import (
     has_other_rows,
     power_of_number,
 )
-from kfit.exactness.origins import inputs_of
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.sources import made_from
+from kfit.graphs.origins import inputs_of
+from kfit.graphs.sources import made_from
 from kfit.internals.graphs import CALLS
 
 Tensor = Any

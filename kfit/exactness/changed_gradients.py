@@ -17,8 +17,8 @@ import tensorflow as tf
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.batch_warnings import are_used
 from kfit.exactness.collectives import sum_gradients, with_gradient
-from kfit.exactness.kinds import Kinds
 from kfit.exactness.replica_context import Replica, current_step
+from kfit.graphs.kinds import Kinds
 from kfit.heartbeat.tracebacks import warn_user
 
 Tensor = Any

@@ -26,8 +26,8 @@ from kfit.exactness.replica_context import (
     current_replica,
     current_step,
 )
-from kfit.exactness.rows_axis import is_inner_size
 from kfit.exactness.unique_rows import UniqueRows
+from kfit.graphs.rows_axis import is_inner_size
 
 Tensor = Any
 

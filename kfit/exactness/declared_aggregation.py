@@ -15,9 +15,9 @@ import keras
 from kfit.exactness.across_examples import combines_examples
 from kfit.exactness.batch_kinds import kinds_of
 from kfit.exactness.batch_warnings import FROM_ALL_REPLICAS
-from kfit.exactness.kinds import Kinds
 from kfit.exactness.metric_updates import changes_of
 from kfit.exactness.replica_context import Replica
+from kfit.graphs.kinds import Kinds
 
 Tensor = Any
 

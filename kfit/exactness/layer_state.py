@@ -5,7 +5,7 @@ the value that one device would have computed from the global batch. Each variab
 rules:
 
     equal   Computed only from values that are equal on all replicas: kept as it is
-            (`kfit.exactness.origins` reads that from the graph). Examples: a step counter, Keras'
+            (`kfit.graphs.origins` reads that from the graph). Examples: a step counter, Keras'
             SpectralNormalization, a synchronized BatchNormalization, any value that a layer
             all-reduces by itself.
     mean    The mean of the replicas' values, weighted by their numbers of examples: moving averages

@@ -17,10 +17,10 @@ import tensorflow as tf
 from kfit.exactness.batch_kinds import has_rows_elsewhere, has_rows_of_examples, kinds_of
 from kfit.exactness.batch_losses import COMPARES, OVER_BATCHES, axes_of
 from kfit.exactness.batch_warnings import warn_of_rows
-from kfit.exactness.kinds import COUNT
 from kfit.exactness.replica_context import Replica, current_replica, one_of_several
 from kfit.exactness.rows import is_scalar
 from kfit.exactness.scalar_estimates import common_value, estimate_of
+from kfit.graphs.kinds import COUNT
 from kfit.internals.losses import function_of_metric, options_of_metric
 
 Tensor = Any

@@ -22,10 +22,10 @@ from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import addends_of, kinds_of
 from kfit.exactness.batch_warnings import warn_if_combined
 from kfit.exactness.collectives import is_first_with_examples
-from kfit.exactness.kind_reading import Reading
-from kfit.exactness.origins import captured
 from kfit.exactness.own_code import is_of_keras
 from kfit.exactness.replica_context import OwnVariable, Replica, Step, current_step
+from kfit.graphs.kind_reading import Reading
+from kfit.graphs.origins import captured
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.variables import tf_variable
 
@@ -145,7 +145,7 @@ def warn_if_decided_alone(replica: Replica) -> None:
     """
     if not replica.can_be_read:
         return
-    reading = Reading(replica)
+    reading = Reading(replica.origins)
     for variable, values in replica.assigned.values():
         graphs = {id(value.graph): value.graph for value in values}.values()
         around = [replica.origins.calls_around(graph) for graph in graphs]

@@ -24,9 +24,9 @@ from kfit.distribute.contexts import replica_context
 from kfit.distribute.placement import seed_generator_on
 from kfit.distribute.strategy import Strategy
 from kfit.exactness.gradient_accumulation import GradientAccumulation
-from kfit.exactness.origins import Origins
 from kfit.exactness.rows import number_of_rows, take_rows
-from kfit.exactness.sources import UsesOfRows
+from kfit.graphs.origins import Origins
+from kfit.graphs.sources import UsesOfRows
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.graphs import current_graph
 from kfit.internals.thread_settings import with_settings_of_this_thread

@@ -23,8 +23,8 @@ from kfit.exactness.batch_kinds import (
 from kfit.exactness.batch_warnings import warn_if_combined, warn_of
 from kfit.exactness.changed_gradients import report_use
 from kfit.exactness.collectives import is_first_with_examples
-from kfit.exactness.kinds import COUNT, INVERSE, NONE
 from kfit.exactness.replica_context import Replica, current_replica
+from kfit.graphs.kinds import COUNT, INVERSE, NONE
 
 Tensor = Any
 

@@ -22,9 +22,9 @@ from kfit.exactness.batch_kinds import (
 )
 from kfit.exactness.batch_warnings import are_used, warn_if_combined, warn_of
 from kfit.exactness.changed_gradients import early_sums
-from kfit.exactness.kinds import Kinds
 from kfit.exactness.replica_context import Replica, current_replica, current_step
 from kfit.exactness.scalar_estimates import ADD_UP, are_known, weight_of
+from kfit.graphs.kinds import Kinds
 from kfit.heartbeat.tracebacks import warn_user
 
 Tensor = Any
@@ -270,7 +270,7 @@ def _addends_of_loss(loss: Any, replica: Replica, factor: Any = None) -> list[Ad
     """Splits a loss into the terms that are added up in it, as far as the graph shows them.
 
     Only a scalar is split. A loss with a value for each example is one term. Its kind (see
-    `kfit.exactness.kinds.Kind`) tells what the sum of the values is, since a tape takes the
+    `kfit.graphs.kinds.Kind`) tells what the sum of the values is, since a tape takes the
     gradient of this sum: "mean" if the values are divided by the number of examples; "rows", which
     is treated like "sum", if they do not depend on this number; otherwise "other".
 

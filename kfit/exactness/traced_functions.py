@@ -24,9 +24,9 @@ import numpy as np
 import tensorflow as tf
 
 from kfit.exactness.batch_kinds import kinds_of
-from kfit.exactness.kinds import NONE, Kinds
-from kfit.exactness.origins import Origins
 from kfit.exactness.replica_context import Replica, current_replica
+from kfit.graphs.kinds import NONE, Kinds
+from kfit.graphs.origins import Origins
 from kfit.internals import patch_points as points
 from kfit.internals.functions import (
     is_compiled_by_xla,

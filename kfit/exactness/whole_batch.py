@@ -26,9 +26,9 @@ from kfit.exactness.batch_warnings import are_used
 from kfit.exactness.collectives import can_be_placed, gather_rows, may_gather_rows
 from kfit.exactness.own_code import calls_own_function, is_of_keras
 from kfit.exactness.replica_context import Replica, Trial, current_step, one_of_several
-from kfit.exactness.rows_axis import rows_axis
 from kfit.exactness.scalar_estimates import estimate_of
-from kfit.exactness.sources import made_from
+from kfit.graphs.rows_axis import rows_axis
+from kfit.graphs.sources import made_from
 from kfit.internals.graphs import (
     BRANCHES,
     CALLS,

@@ -15,9 +15,9 @@ import tensorflow as tf
 from kfit.distribute.owned import owned_variables
 from kfit.distribute.variable_values import is_per_replica
 from kfit.exactness.batch_kinds import addends_of, axis_of_rows, kinds_of, sizes_of_parts
-from kfit.exactness.kinds import NONE, Kinds
 from kfit.exactness.own_code import warn_if_unread
 from kfit.exactness.replica_context import Replica, current_step
+from kfit.graphs.kinds import NONE, Kinds
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.variables import tf_variable
 from kfit.steps.replica_parts import as_tensors, part_of, rows_of, slice_of_rows, warn_of_other_rows

@@ -30,11 +30,11 @@ from kfit.exactness.batch_kinds import (
     power_of_number,
 )
 from kfit.exactness.batch_warnings import warn_if_combined
-from kfit.exactness.chosen_rows import cuts_rows
-from kfit.exactness.placed_axes import parts_of_slice
 from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import rows_axis
 from kfit.exactness.scalar_estimates import estimate_of
+from kfit.graphs.chosen_rows import cuts_rows
+from kfit.graphs.placed_axes import parts_of_slice
+from kfit.graphs.rows_axis import rows_axis
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.graph_checks import check_in_graph
 

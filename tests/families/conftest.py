@@ -4,16 +4,11 @@ Most of the time is that of tracing graphs. So Keras trains eagerly, which gives
 and kfit reads a tf.data pipeline, for which batches of all sizes share one graph.
 """
 
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-# Last, so that an installed kfit is not hidden by the folder of that name.
-sys.path.append(str(Path(__file__).parents[2]))
 
 BATCH_SIZE = 8
 """Of 21 examples the last batch has 5, which two replicas share unevenly."""

@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-# Last, so that an installed kfit is not hidden by the folder of that name.
-sys.path.append(str(Path(__file__).parents[2]))
-
 DEADLINE = 240.0
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.origins import Origins
+from kfit.graphs.origins import Origins
 
 
 def asked_in_step(ask: Callable[[Any, Origins], Any], *shape: int | None) -> Any:

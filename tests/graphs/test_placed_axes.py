@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.placed_axes import parts_of_slice, placed
+from kfit.graphs.placed_axes import parts_of_slice, placed
 
 CASES: dict[str, tuple[Callable[[Any], Any], list[int | None]]] = {
     "transposed": (lambda x: tf.transpose(x, [2, 0, 1]), [1, 2, 0]),

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.code_of_steps import is_of_gradients
-from kfit.exactness.placed_axes import parts_of_slice, placed
-from kfit.exactness.rows_axis import enter, gathers_rows, rows_axis
+from kfit.graphs.code_of_steps import is_of_gradients
+from kfit.graphs.placed_axes import parts_of_slice, placed
+from kfit.graphs.rows_axis import enter, gathers_rows, rows_axis
 from kfit.internals.graphs import BRANCHES, LOOPS
 
 Tensor = Any

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kfit.exactness.placed_axes import parts_of_slice
+from kfit.graphs.placed_axes import parts_of_slice
 
 Tensor = Any
 AxisOf = Callable[[Tensor], int | None]

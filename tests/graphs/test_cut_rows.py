@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.cut_rows import cuts_of
-from kfit.exactness.origins import Origins
+from kfit.graphs.cut_rows import cuts_of
+from kfit.graphs.origins import Origins
 from tests.exactness.cases.traced import asked_in_step
 
 ALIKE: dict[str, Callable[[Any], tuple[Any, Any]]] = {

@@ -180,7 +180,7 @@ class Origins:
             tensor: A tensor of the graph that is being traced, an eager tensor, or a number.
 
         Returns:
-            A set of kinds (see `kfit.exactness.kinds.Kind`): {"rows"} if `own` has marked the
+            A set of kinds (see `kfit.graphs.kinds.Kind`): {"rows"} if `own` has marked the
             tensor, {"mean"} if `estimate` has marked it, {"count"} if `count` has. The set is empty
             if the tensor is equal on all replicas: `agreed` has marked it, or it is an eager tensor
             or a number. The result is None if the tensor belongs to a graph and has no mark.

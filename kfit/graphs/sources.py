@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
-from kfit.exactness.inputs_first import find_inputs_first
-from kfit.exactness.kinds import COUNT, NONE, Kinds
-from kfit.exactness.origins import Origins, inputs_of
-from kfit.exactness.rows_axis import is_inner_size, rows_axis
-from kfit.exactness.sizes import SIZES
+from kfit.graphs.inputs_first import find_inputs_first
+from kfit.graphs.kinds import COUNT, NONE, Kinds
+from kfit.graphs.origins import Origins, inputs_of
+from kfit.graphs.rows_axis import is_inner_size, rows_axis
+from kfit.graphs.sizes import SIZES
 
 Tensor = Any
 

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import kfit
-from kfit.exactness.row_blocks import copies_in_turn
-from kfit.exactness.rows_axis import rows_axis
+from kfit.graphs.row_blocks import copies_in_turn
+from kfit.graphs.rows_axis import rows_axis
 from tests.exactness.cases.traced import asked_in_step
 
 COPIES: dict[str, tuple[Callable[[Any], Any], int]] = {

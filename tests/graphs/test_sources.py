@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.origins import Origins
-from kfit.exactness.sources import made_from, used_by
+from kfit.graphs.origins import Origins
+from kfit.graphs.sources import made_from, used_by
 from tests.exactness.cases.traced import asked_in_step
 
 USED: dict[str, tuple[Callable[[Any], Any], set[str]]] = {

@@ -11,11 +11,11 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from kfit.exactness.chosen_rows import chooses_by_place
-from kfit.exactness.inputs_first import find_inputs_first
-from kfit.exactness.origins import Origins, inputs_of
-from kfit.exactness.placed_axes import BROADCASTING, parts_of_slice
-from kfit.exactness.rows_axis import rows_axis
+from kfit.graphs.chosen_rows import chooses_by_place
+from kfit.graphs.inputs_first import find_inputs_first
+from kfit.graphs.origins import Origins, inputs_of
+from kfit.graphs.placed_axes import BROADCASTING, parts_of_slice
+from kfit.graphs.rows_axis import rows_axis
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 
 Tensor = Any

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.moved_rows import moves_rows
+from kfit.graphs.moved_rows import moves_rows
 from tests.exactness.cases.traced import asked_in_step
 
 MOVE: dict[str, Callable[[Any], Any]] = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.rows_axis import rows_axis
+from kfit.graphs.rows_axis import rows_axis
 from tests.exactness.cases.comparison import assert_equal_logs
 from tests.exactness.cases.metric_functions import evaluated_on
 from tests.sweeps import halves, sweep

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.rows_axis import is_inner_size, rows_axis
-from kfit.exactness.sizes import are_numbers, is_number
+from kfit.graphs.rows_axis import is_inner_size, rows_axis
+from kfit.graphs.sizes import are_numbers, is_number
 
 SCALARS: dict[str, tuple[Callable[[Any], Any], bool | None]] = {
     "number": (lambda x: tf.shape(x)[0], True),

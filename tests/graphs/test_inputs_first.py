@@ -1,6 +1,6 @@
 """What is found of a node is found of its inputs before, once each, however deep they are."""
 
-from kfit.exactness.inputs_first import find_inputs_first
+from kfit.graphs.inputs_first import find_inputs_first
 
 DEPTH = 5000
 """More than Python's calls may be nested."""

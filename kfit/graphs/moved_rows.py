@@ -11,15 +11,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.chosen_rows import is_chosen_by_place
-from kfit.exactness.one_example import takes_one_example
-from kfit.exactness.origins import Origins
-from kfit.exactness.placed_axes import parts_of_slice
-from kfit.exactness.row_blocks import are_copies, elements_of_row
-from kfit.exactness.row_indices import are_all_places, are_selected, shift_places, undo_unique
-from kfit.exactness.rows_axis import rows_axis
-from kfit.exactness.sizes import are_numbers
-from kfit.exactness.sources import used_by
+from kfit.graphs.chosen_rows import is_chosen_by_place
+from kfit.graphs.one_example import takes_one_example
+from kfit.graphs.origins import Origins
+from kfit.graphs.placed_axes import parts_of_slice
+from kfit.graphs.row_blocks import are_copies, elements_of_row
+from kfit.graphs.row_indices import are_all_places, are_selected, shift_places, undo_unique
+from kfit.graphs.rows_axis import rows_axis
+from kfit.graphs.sizes import are_numbers
+from kfit.graphs.sources import used_by
 
 Tensor = Any
 

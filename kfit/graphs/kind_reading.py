@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kfit.exactness.added_rows import Added, added_rows
-from kfit.exactness.chosen_rows import are_chosen, may_choose
-from kfit.exactness.kinds import COUNT, INVERSE, NONE, SUM, Kinds
-from kfit.exactness.one_example import is_of_one_example, takes_one_example
-from kfit.exactness.origins import captured
-from kfit.exactness.replica_context import Replica
-from kfit.exactness.rows_axis import enter, is_inner_size, rows_axis
-from kfit.exactness.sizes import SIZES, are_numbers
-from kfit.exactness.sources import CONTRACTIONS, LAYERS, made_from, used_by
+from kfit.graphs.added_rows import Added, added_rows
+from kfit.graphs.chosen_rows import are_chosen, may_choose
+from kfit.graphs.kinds import COUNT, INVERSE, NONE, SUM, Kinds
+from kfit.graphs.one_example import is_of_one_example, takes_one_example
+from kfit.graphs.origins import Origins, captured
+from kfit.graphs.rows_axis import enter, is_inner_size, rows_axis
+from kfit.graphs.sizes import SIZES, are_numbers
+from kfit.graphs.sources import CONTRACTIONS, LAYERS, made_from, used_by
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 
 Tensor = Any
@@ -63,7 +62,7 @@ class Reading:
     the operation that computes the tensor and the kinds of its inputs, and are remembered.
 
     Args:
-        replica: The replica that is being traced.
+        origins: The record of which tensors of the replica's step may differ between replicas.
         inside: The graph of a loop or a branch, if its tensors are to be read.
         given: The kinds of the inputs of this graph.
         zeros: The places of those inputs that are zero, such as a total before a loop.
@@ -71,13 +70,12 @@ class Reading:
 
     def __init__(
         self,
-        replica: Replica,
+        origins: Origins,
         inside: Any = None,
         given: Sequence[Kinds] = (),
         zeros: Sequence[int] = (),
     ) -> None:
-        self._replica = replica
-        self._origins = replica.origins
+        self._origins = origins
         self._inside = inside
         inputs = inside.inputs if inside is not None else ()
         self._known: dict[int, Kinds] = {
@@ -198,7 +196,7 @@ class Reading:
         found, reading, outer = NONE, self, None
         for op in reversed(around):
             if outer is not None:
-                reading = Reading(self._replica, op.graph, reading._given_to(outer))
+                reading = Reading(self._origins, op.graph, reading._given_to(outer))
             found |= reading.of_decision(op)
             outer = op
         return found
@@ -232,7 +230,7 @@ class Reading:
         """
         kinds = [self.of(each) for each in inputs] if given is None else given
         zeros = [i for i, each in enumerate(inputs) if not kinds[i] and self._is_nothing(each)]
-        reading = Reading(self._replica, graph, kinds, zeros)
+        reading = Reading(self._origins, graph, kinds, zeros)
         return [reading.of(each) for each in graph.outputs]
 
     def _of_operation(self, op: tf.Operation) -> Kinds:

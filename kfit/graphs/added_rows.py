@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.code_of_steps import is_of_step
-from kfit.exactness.origins import Origins, inputs_of
-from kfit.exactness.rows_axis import rows_axis
+from kfit.graphs.code_of_steps import is_of_step
+from kfit.graphs.origins import Origins, inputs_of
+from kfit.graphs.rows_axis import rows_axis
 
 Tensor = Any
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.origins import inputs_of
-from kfit.exactness.sizes import AxisOf
+from kfit.graphs.origins import inputs_of
+from kfit.graphs.sizes import AxisOf
 
 Tensor = Any
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.added_rows import Added, added_rows
-from kfit.exactness.code_of_steps import is_of_step
-from kfit.exactness.origins import Origins
-from kfit.exactness.placed_axes import parts_of_slice
-from kfit.exactness.put_together import splits_into_batches, takes_batches
-from kfit.exactness.rows_axis import gathers_rows, rows_axis
-from kfit.exactness.sources import LAYERS, made_from, used_by
+from kfit.graphs.added_rows import Added, added_rows
+from kfit.graphs.code_of_steps import is_of_step
+from kfit.graphs.origins import Origins
+from kfit.graphs.placed_axes import parts_of_slice
+from kfit.graphs.put_together import splits_into_batches, takes_batches
+from kfit.graphs.rows_axis import gathers_rows, rows_axis
+from kfit.graphs.sources import LAYERS, made_from, used_by
 from kfit.internals.graphs import CALLS
 
 Tensor = Any

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.origins import Origins
-from kfit.exactness.row_indices import (
+from kfit.graphs.origins import Origins
+from kfit.graphs.row_indices import (
     are_all_places,
     are_beside_places,
     are_offsets,

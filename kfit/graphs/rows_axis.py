@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from kfit.exactness.inputs_first import find_inputs_first
-from kfit.exactness.origins import captured, inputs_of
-from kfit.exactness.placed_axes import KNOWN, placed
-from kfit.exactness.row_blocks import copies_in_turn, elements_of_row
-from kfit.exactness.sizes import are_numbers, is_number
+from kfit.graphs.inputs_first import find_inputs_first
+from kfit.graphs.origins import captured, inputs_of
+from kfit.graphs.placed_axes import KNOWN, placed
+from kfit.graphs.row_blocks import copies_in_turn, elements_of_row
+from kfit.graphs.sizes import are_numbers, is_number
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS, graphs_called_by
 
 Tensor = Any

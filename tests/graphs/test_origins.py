@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kfit.exactness.origins import Origins
+from kfit.graphs.origins import Origins
 
 OWN: dict[str, Callable[[Any, Any], Any]] = {
     "examples": lambda x, _: x + 1.0,

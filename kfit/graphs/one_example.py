@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from kfit.exactness.inputs_first import find_inputs_first
-from kfit.exactness.rows_axis import gathers_rows
+from kfit.graphs.inputs_first import find_inputs_first
+from kfit.graphs.rows_axis import gathers_rows
 
 Tensor = Any
 

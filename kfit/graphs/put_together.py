@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.origins import Origins
-from kfit.exactness.placed_axes import parts_of_slice
-from kfit.exactness.rows_axis import rows_axis
-from kfit.exactness.sources import made_from
+from kfit.graphs.origins import Origins
+from kfit.graphs.placed_axes import parts_of_slice
+from kfit.graphs.rows_axis import rows_axis
+from kfit.graphs.sources import made_from
 from kfit.internals.graphs import CALLS
 
 Tensor = Any

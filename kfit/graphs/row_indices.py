@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from kfit.exactness.origins import Origins
-from kfit.exactness.rows_axis import rows_axis
-from kfit.exactness.sources import made_from, used_by
+from kfit.graphs.origins import Origins
+from kfit.graphs.rows_axis import rows_axis
+from kfit.graphs.sources import made_from, used_by
 from kfit.internals.graphs import CALLS
 
 Tensor = Any
