@@ -64,6 +64,7 @@ TESTED_BY: dict[str, str] = {
     "kfit/inputs/batch_maker.py": "inputs/test_processes.py: a process that makes its batches",
     "kfit/inputs/batch_process.py": "inputs/test_processes.py: __getitem__",
     "kfit/inputs/batches.py": "inputs/test_arrays.py: Batches",
+    "kfit/inputs/dataset_reading.py": "inputs/test_going_on.py: experimental_external_state_policy",
     "kfit/inputs/foreign_passes.py": "inputs/test_going_on.py: evaluate",
     "kfit/inputs/late_shuffles.py": "inputs/test_going_on.py: rerandomize_each_iteration",
     "kfit/inputs/own_state.py": "inputs/test_going_on.py: set_state",

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from kfit.distribute.dataset_sharding import is_distributed
 from kfit.distribute.strategy import Strategy
-from kfit.inputs.arrays import ArrayBatches, class_weights_of, common_length, is_array, len_of
+from kfit.inputs.arrays import ArrayBatches, common_length, is_array, len_of
 from kfit.inputs.batches import Batches, BatchLayout, Segment
 from kfit.inputs.cursor import Cursor
 from kfit.inputs.datasets import DatasetBatches
@@ -25,6 +25,7 @@ from kfit.inputs.generator import GeneratorBatches
 from kfit.inputs.loader import LoaderBatches
 from kfit.inputs.py_dataset import PyDatasetBatches, ReadBatches
 from kfit.inputs.read_by_rows import columns_as_arrays
+from kfit.inputs.sample_weights import weights_of
 from kfit.inputs.stored import Part, is_stored
 
 __all__ = [
@@ -85,7 +86,7 @@ def as_batches(
     """
     x, y, sample_weight = columns_as_arrays((x, y, sample_weight))
     if _are_arrays((x, y, sample_weight)):
-        sample_weight = _weights(y, sample_weight, class_weight)
+        sample_weight = weights_of(y, sample_weight, class_weight)
         return ArrayBatches(
             (x, y, sample_weight),
             batch_size=batch_size,
@@ -228,40 +229,6 @@ def _not_arrays(x: Any, y: Any, sample_weight: Any) -> ValueError:
 
 def _are_arrays(data: Any) -> bool:
     return data[0] is not None and all(is_array(leaf) for leaf in keras.tree.flatten(data))
-
-
-def _weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None) -> Any:
-    """Returns the sample weights for each output of the model.
-
-    They are the user's `sample_weight`, or are made from `class_weight`. If both are None, the
-    result is None.
-
-    Raises:
-        ValueError: If both are given, or if they do not fit `y`.
-    """
-    if class_weight is not None:
-        if sample_weight is not None:
-            raise ValueError("`class_weight` and `sample_weight` exclude each other.")
-        if y is None:
-            raise ValueError("`class_weight` needs `y`, the classes. Received: y=None")
-        return class_weights_of(y, class_weight)
-    if sample_weight is None or not keras.tree.is_nested(y):
-        return sample_weight
-    if keras.tree.is_nested(sample_weight):
-        try:
-            keras.tree.assert_same_structure(y, sample_weight)
-        except ValueError as error:
-            raise ValueError(
-                "`sample_weight` must have the structure of `y`, one array an output, or be one "
-                f"array. Received: {error}"
-            ) from error
-        return sample_weight
-    if len(sample_weight.shape) > 1 and tuple(sample_weight.shape[1:]) != (1,):
-        raise ValueError(
-            "`sample_weight` for a model of several outputs must be one array an output, or one "
-            f"array of shape (examples,). Received: shape {tuple(sample_weight.shape)}"
-        )
-    return keras.tree.map_structure(lambda _: sample_weight, y)
 
 
 def _advice(x: Any) -> str:

@@ -12,7 +12,7 @@ static shapes. The last, partial batch of a pass is gathered separately.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,7 +22,8 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.inputs.bad_columns import bad_columns, is_frame
-from kfit.inputs.batches import Batches, BatchLayout, Segment, Template, own_options
+from kfit.inputs.batch_structure import Template
+from kfit.inputs.batches import Batches, BatchLayout, Segment, own_options
 from kfit.inputs.feeder import LARGEST, MOST, Feeder, lent, take_back
 from kfit.inputs.order import Rows, permute, rows_fed
 from kfit.inputs.read_by_rows import is_column, of_polars
@@ -602,29 +603,3 @@ def common_length(x: Any, y: Any = None, sample_weight: Any = None) -> int:
 def len_of(value: Any) -> int:
     """Returns the number of examples in one array."""
     return int(value.shape[0])
-
-
-def class_weights_of(y: Any, class_weight: Mapping[int, float]) -> np.ndarray:
-    """Returns a sample weight for each label: the weight of its class, by default 1.0.
-
-    Args:
-        y: Labels of shape `(n,)` or `(n, 1)`, or one-hot of shape `(n, classes)`.
-        class_weight: The weight of each class, by the number of the class.
-
-    Raises:
-        ValueError: If the labels are not numbers, or those of several outputs.
-    """
-    if keras.tree.is_nested(y):
-        raise ValueError("`class_weight` is only supported for models with a single output.")
-    labels = np.asarray(y)
-    if labels.dtype.kind not in "biuf":
-        raise ValueError(
-            f"`class_weight` needs `y` to be numbers of classes. Received: {labels.dtype}"
-        )
-    if labels.ndim > 1:
-        labels = labels[..., 0] if labels.shape[-1] == 1 else np.argmax(labels, axis=-1)
-    labels = np.round(labels).astype("int64")
-    weights = np.ones(labels.shape, keras.config.floatx())
-    for label, weight in class_weight.items():
-        weights[labels == int(label)] = weight
-    return weights

@@ -20,8 +20,8 @@ from weakref import WeakSet
 import tensorflow as tf
 
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.inputs.batches import note_pass
 from kfit.inputs.late_shuffles import LateShuffles, draws_anew, shuffles_of, source_of_orders
+from kfit.inputs.passes import note_pass
 from kfit.internals.patch_points import MAKE_ITERATOR
 from kfit.internals.patching import patched
 

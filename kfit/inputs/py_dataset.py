@@ -13,11 +13,11 @@ import tensorflow as tf
 
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import permute
 from kfit.inputs.own_state import OwnState
 from kfit.inputs.processes import Processes, in_order
 from kfit.inputs.python import LOOKED_AT, PythonBatches
+from kfit.inputs.sample_weights import weigh_batch
 from kfit.objects import Generators
 
 
@@ -77,7 +77,7 @@ class PyDatasetBatches(PythonBatches):
         self._processes: Processes | None = None
 
         def prepare(batch: Any) -> Any:
-            return batch if class_weight is None else _weighed(batch, class_weight)
+            return batch if class_weight is None else weigh_batch(batch, class_weight)
 
         length = dataset.num_batches
         self._has_own_steps = steps_per_epoch is None
@@ -246,22 +246,3 @@ class PyDatasetBatches(PythonBatches):
                 "or use_multiprocessing=True (there each batch has a seed of its own), or draw "
                 "from np.random.default_rng((seed, index))."
             )
-
-
-def _weighed(batch: Any, class_weight: Mapping[int, float]) -> Any:
-    """Returns a batch with the weights of its classes; as in Keras, one without targets as it is.
-
-    Args:
-        batch: `(x, y)`, or inputs alone.
-        class_weight: The weight of each class, as for `fit`.
-
-    Raises:
-        ValueError: If the batch has weights of its own, or targets of several outputs.
-    """
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-    if sample_weight is not None:
-        raise ValueError("`class_weight` and sample weights yielded by `x` exclude each other.")
-    if y is None:
-        warn_user("`class_weight` has no effect: `x` yields batches without `y`, the classes.")
-        return batch
-    return x, y, class_weights_of(y, class_weight)

@@ -22,16 +22,8 @@ from kfit.checkpoint.schema import Check, is_a
 from kfit.distribute.strategy import Strategy
 from kfit.heartbeat import Heartbeat
 from kfit.heartbeat.tracebacks import warn_user
-from kfit.inputs.batches import (
-    NO_BATCH,
-    Batches,
-    BatchLayout,
-    Segment,
-    Template,
-    as_keras_tensor,
-    empty_pipeline,
-    own_options,
-)
+from kfit.inputs.batch_structure import Template, as_keras_tensor
+from kfit.inputs.batches import NO_BATCH, Batches, BatchLayout, Segment, empty_pipeline, own_options
 from kfit.inputs.own_state import OwnState
 from kfit.inputs.reader import Reader, print_of
 from kfit.internals.randomness import as_in_another_thread

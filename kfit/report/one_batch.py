@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kfit.inputs import Batches, BatchLayout, Segment
 from kfit.inputs.arrays import ArrayBatches
-from kfit.inputs.batches import Template
+from kfit.inputs.batch_structure import Template
 
 
 def first_batch(batches: Batches, size: int) -> Segment | None:

@@ -28,7 +28,7 @@ from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
 from kfit.exactness.traced_functions import functions_of_step
 from kfit.fault_sites import Site, reach
 from kfit.heartbeat.summaries import message_of, summary_of
-from kfit.inputs.batches import OfUnknownRank
+from kfit.inputs.batch_structure import OfUnknownRank
 from kfit.internals import patch_points as points
 from kfit.internals.graphs import placeholder_of
 from kfit.internals.layers import all_layers

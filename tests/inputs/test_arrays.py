@@ -15,7 +15,6 @@ import tensorflow as tf
 import kfit
 from kfit.distribute import OneDevice, Strategy
 from kfit.inputs import Batches, Cursor, arrays, as_batches, split_validation
-from kfit.inputs.arrays import class_weights_of
 from kfit.inputs.order import rows_fed
 from tests.inputs.numbered import numbers
 from tests.sweeps import only
@@ -359,17 +358,6 @@ def test_a_model_on_ragged_arrays(tiny: Any, replicas: int) -> None:
 
 
 # Weights and splits.
-
-
-def test_weights_of_classes() -> None:
-    weights = {0: 0.5, 2: 3.0}
-    expected = [0.5, 1.0, 3.0, 0.5]
-    for labels in (
-        np.array([0, 1, 2, 0]),
-        np.array([[0.0], [1.0], [2.0], [0.0]]),
-        np.eye(3)[[0, 1, 2, 0]],
-    ):
-        np.testing.assert_array_equal(class_weights_of(labels, weights), expected)
 
 
 def test_one_weight_serves_all_outputs() -> None:
