@@ -29,12 +29,13 @@ _MOVING = {
     "Cumsum": 1,
     "GatherV2": 2,
     "RandomShuffle": None,
+    "StatelessShuffle": None,
     "ReverseV2": 1,
     "Roll": 2,
 }
 """Operations that put rows to the places of others, and the index of their input `axis`."""
 _ALONG_THE_LAST = {
-    **dict.fromkeys(("LogSoftmax", "LRN", "Softmax", "TopKV2"), 1),
+    **dict.fromkeys(("IsotonicRegression", "LogSoftmax", "LRN", "Softmax", "TopKV2"), 1),
     **dict.fromkeys(("FFT", "IFFT", "IRFFT", "RFFT"), 1),
     **dict.fromkeys(("Cholesky", "LogMatrixDeterminant", "MatrixBandPart"), 2),
     **dict.fromkeys(("MatrixDeterminant", "MatrixInverse"), 2),
@@ -48,6 +49,7 @@ _ALONG_ALL_BUT_THE_FIRST = {
     *("AvgPool", "AvgPool3D", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D"),
     *("ExtractImagePatches", "ExtractVolumePatches", "MaxPool", "MaxPool3D", "MaxPoolV2"),
 }
+_QUANTIZING = {f"QuantizeAndDequantizeV{version}" for version in (2, 3, 4)}
 _SCATTERING = {
     *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin", "TensorScatterSub"),
     *("GatherNd", "TensorScatterUpdate"),
@@ -103,6 +105,8 @@ def moves_rows(op: tf.Operation, origins: Origins) -> bool:
         return rows > 0
     if op.type in _SCATTERING:
         return rows == 0 and rows_axis(op.inputs[1]) is None
+    if op.type in _QUANTIZING:  # by the least and the largest value, of all or in each slice
+        return not op.get_attr("range_given") and op.get_attr("axis") != rows
     if op.type == "StridedSlice":
         parts = [index for index, axis in parts_of_slice(op, rank) if axis == rows]
         steps = tf.get_static_value(op.inputs[3])

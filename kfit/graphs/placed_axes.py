@@ -8,11 +8,12 @@ import tensorflow as tf
 
 BROADCASTING = {
     *("Add", "AddV2", "ApproximateEqual", "Atan2", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
-    *("BroadcastTo",),
-    *("Div", "DivNoNan", "Equal", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Less"),
-    *("LessEqual", "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "MulNoNan"),
-    *("NotEqual", "Pow", "RealDiv", "SelectV2", "SquaredDifference", "Sub", "TruncateDiv"),
-    *("TruncateMod", "Xdivy", "Xlog1py", "Xlogy"),
+    *("BroadcastTo", "Complex", "Div", "DivNoNan", "Equal", "FloorDiv", "FloorMod", "Greater"),
+    *("GreaterEqual", "Igamma", "IgammaGradA", "Igammac", "LeftShift", "Less", "LessEqual"),
+    *("LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mod", "Mul", "MulNoNan", "NextAfter"),
+    *("NotEqual", "Polygamma", "Pow", "RandomGammaGrad", "RealDiv", "RightShift", "SelectV2"),
+    *("SquaredDifference", "Sub", "TruncateDiv", "TruncateMod", "Xdivy", "Xlog1py", "Xlogy"),
+    "Zeta",
 }
 """Operations on tensors whose axes are matched from the last one on."""
 _REDUCING = {

@@ -20,6 +20,11 @@ MOVE: dict[str, Callable[[Any], Any]] = {
     "reversed_sequences": lambda x: tf.reverse_sequence(x, [2] * 4, seq_axis=0, batch_axis=1),
     "local_responses": lambda x: tf.nn.local_response_normalization(tf.transpose(x)[None, None]),
 }
+MOVE["quantized_by_the_range_of_all"] = lambda x: tf.quantization.quantize_and_dequantize_v2(
+    x, 0.0, 0.0, range_given=False
+)
+MOVE["ordered"] = lambda x: tf.raw_ops.IsotonicRegression(input=tf.transpose(x)).output
+MOVE["shuffled"] = lambda x: tf.raw_ops.StatelessShuffle(value=x, key=[1], counter=[1, 2], alg=1)
 DO_NOT: dict[str, Callable[[Any], Any]] = {
     "roll_of_features": lambda x: tf.roll(x, 1, axis=1),
     "reshape_of_each_row": lambda x: tf.reshape(x, (-1, 2, 2)),
@@ -33,6 +38,15 @@ DO_NOT: dict[str, Callable[[Any], Any]] = {
         x, tf.fill([tf.shape(x)[0]], 2), seq_axis=1, batch_axis=0
     ),
 }
+
+
+DO_NOT["quantized_in_a_range"] = lambda x: tf.quantization.quantize_and_dequantize_v2(
+    x, -1.0, 1.0, range_given=True
+)
+DO_NOT["quantized_by_the_range_of_each"] = lambda x: tf.quantization.quantize_and_dequantize_v2(
+    x, x[:, 0], x[:, 1], range_given=False, axis=0
+)
+DO_NOT["ordered_features"] = lambda x: tf.raw_ops.IsotonicRegression(input=x).output
 
 
 def moves(function: Callable[[Any], Any]) -> bool:

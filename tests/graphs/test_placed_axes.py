@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
-from kfit.graphs.placed_axes import parts_of_slice, placed
+from kfit.graphs.placed_axes import BROADCASTING, parts_of_slice, placed
 
 CASES: dict[str, tuple[Callable[[Any], Any], list[int | None]]] = {
     "transposed": (lambda x: tf.transpose(x, [2, 0, 1]), [1, 2, 0]),
@@ -53,3 +54,28 @@ def test_the_parts_of_a_slice() -> None:
         [(0, 0), (1, None), (None, 1), (None, 2), (3, 3)],
         [(0, 0), (None, 1), (None, 2), (None, 3)],
     ]
+
+
+def broadcasts(name: str, dtype: tf.DType) -> bool:
+    """Whether an operation of two tensors has an element for each pair of theirs."""
+    definition = op_def_registry.get(name)
+    names = [each.name for each in definition.input_arg] if definition else []
+    if len(names) != 2 or definition.is_stateful or definition.input_arg[0].is_ref:
+        return False
+    column, row = tf.cast([[1]] * 5, dtype), tf.cast([1, 1, 1], dtype)
+    try:
+        result = getattr(tf.raw_ops, name)(**dict(zip(names, (column, row), strict=True)))
+    except (TypeError, ValueError, RuntimeError, tf.errors.OpError):
+        return False
+    return isinstance(result, tf.Tensor) and result.shape == (5, 3)
+
+
+def test_every_operation_that_broadcasts_is_known() -> None:
+    found = {
+        name
+        for name in dir(tf.raw_ops)
+        for dtype in (tf.float32, tf.int32, tf.bool)
+        if name[:1].isupper() and broadcasts(name, dtype)
+    }
+    assert len(found) > 40
+    assert found - BROADCASTING == set()
