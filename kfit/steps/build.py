@@ -74,12 +74,15 @@ _INDICES = (
 _TOO_MANY_AXES = (
     "The output has too many axes: before the last layer a Flatten or a pooling layer is missing."
 )
-_BY_VALUE = "The loss compares each value of the output with one of `{}`."
+_BY_VALUE = "The loss compares each value of the output with one of {}."
+_UNEQUAL = "Dimensions must be equal"
 
 Shape: TypeAlias = tuple[int | None, ...]
 
 _UNKNOWN_SIZE = 32
 """What stands for a size that the data leaves open, where zeros stand for the data."""
+_NO_OTHER_SIZE = 10_007
+"""What stands for the size of a batch, where only shapes stand for the data."""
 
 
 class InitialValueError(ValueError):
@@ -462,14 +465,14 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
             ) from error
         if _PARTS in message_of(error):
             check_parts(f"a batch of `{argument}`", spec())
-        targets = "y" if argument == "x" else argument
+        targets = "`y`" if argument == "x" else f"`y` of `{argument}`"
         if misfit := _misfit(model, message_of(error), targets, spec):
             raise ValueError(misfit) from None  # it says the same
         # Keras' layers refuse shapes in these words; other ValueErrors may be those of a hook.
         is_by_tensorflow = isinstance(error, tf.errors.InvalidArgumentError)
         if is_by_tensorflow and (found := _CLASS.search(message_of(error))):
             raise ValueError(
-                f"`{targets}` holds the class {found[1]}, but the model has {found[2]} outputs, "
+                f"{targets} holds the class {found[1]}, but the model has {found[2]} outputs, "
                 f"for classes from 0 to {int(found[2]) - 1}."
             ) from None  # TensorFlow's message is a hundred lines about the graph
         is_by_keras = _OF_LAYERS.search(message_of(error)) is not None
@@ -480,6 +483,9 @@ def naming_wrong_data(model: keras.Model, argument: str, spec: Callable[[], Any]
             is_of_loss = is_by_tensorflow or _NO_RANK.search(message_of(error))
             of_loss = _refusal_of_loss(model, spec()) if is_of_loss else None
             if of_loss and (misfit := _misfit(model, message_of(of_loss), targets, spec)):
+                raise ValueError(misfit) from None
+            may_be_metric = is_by_tensorflow or _UNEQUAL in message_of(error)
+            if may_be_metric and (misfit := _misfit_of_metric(model, targets, spec())):
                 raise ValueError(misfit) from None
             raise
         shapes = _shapes(model, spec())
@@ -501,7 +507,7 @@ def _misfit(model: keras.Model, message: str, targets: str, spec: Callable[[], A
     Args:
         model: The model.
         message: The message of the error that the loss has led to.
-        targets: The name of the argument that holds the targets, such as "y".
+        targets: The name of the argument that holds the targets, such as "`y`".
         spec: As for `naming_wrong_data`.
     """
     remedy = _BY_VALUE.format(targets)
@@ -519,10 +525,45 @@ def _misfit(model: keras.Model, message: str, targets: str, spec: Callable[[], A
         given, output = (str(shape)[1:-1] for shape in pair)
     else:
         return ""
+    given, output = map(_of_any_batch, (given, output))
     return (
-        f"`{targets}` has the shape ({given}) in a batch, which does not fit the loss and the "
+        f"{targets} has the shape ({given}) in a batch, which does not fit the loss and the "
         f"model's output of the shape ({output}). {remedy}"
     )
+
+
+def _of_any_batch(shape: str) -> str:
+    """Returns the text of a shape without its number of examples, which may be a replica's."""
+    return ", ".join(["None", *re.split(r", *", shape)[1:]])
+
+
+def _misfit_of_metric(model: keras.Model, targets: str, spec: Any) -> str:
+    """Returns in words which metric of `compile` cannot take targets; empty if none is found.
+
+    Args:
+        model: The model. Only one with a single output is examined.
+        targets: As for `_misfit`.
+        spec: A batch.
+    """
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
+    compiled = compiled_metrics(model)
+    if compiled is None or not isinstance(y, keras.KerasTensor):
+        return ""
+    output = infer_output(model, x, training=False)
+    if not isinstance(output, keras.KerasTensor):
+        return ""
+    for metric in compiled.metrics:
+
+        def update(y: Any, y_pred: Any, *, training: bool, metric: Any = metric) -> None:
+            metric.update_state(y, y_pred)
+
+        # With a size of the batch that no other axis has, since an unknown one fits any other.
+        if _error_of(model, update, *_of_size((y, output), _NO_OTHER_SIZE)):
+            return (
+                f"The metric {metric.name!r} cannot compare {targets}, which has the shape "
+                f"{y.shape} in a batch, with the model's output of the shape {output.shape}."
+            )
+    return ""
 
 
 def _as_shape(text: str) -> Shape:

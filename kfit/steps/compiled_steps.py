@@ -135,7 +135,7 @@ class Graphs:
         model_step = method_of_function(self._model, step)
         default_step = self.has_default(step) and model_step == getattr(self._model, step)
         if not default_step:
-            model_step = self._noted(step, model_step)
+            model_step = self._checked(step, model_step)
         if isinstance(self._strategy, ParameterServer):
             return ScheduledExecution(
                 self._model,
@@ -155,14 +155,23 @@ class Graphs:
             heartbeat=self._heartbeat,
         )
 
-    def _noted(self, step: str, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns the model's own step, with a note of whether it returns a dict within a dict."""
+    def _checked(self, step: str, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Returns the model's own step, with a check of what it returns.
+
+        It must return a dict, as in Keras. A dict within the dict is noted for `returns_nested`.
+        """
 
         @wraps(original)
         def taken(data: Any) -> Any:
             outputs = original(data)
-            values = outputs.values() if isinstance(outputs, Mapping) else ()
-            if any(isinstance(value, Mapping) for value in values):
+            if not isinstance(outputs, Mapping) or not outputs:
+                raise ValueError(
+                    f"`{step}` of the model {self._model.name!r} must return a dict of the values "
+                    "to be logged, at least one, such as `self.get_metrics_result()` or "
+                    f'`{{"loss": loss}}`. It returned {outputs!r}.'
+                    + (" Is its `return` missing?" if outputs is None else "")
+                )
+            if any(isinstance(value, Mapping) for value in outputs.values()):
                 self._nesting.add(step)
             return outputs
 

@@ -173,11 +173,10 @@ def flat_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]) -> dict[str, Any]:
     """Combines what a model's step returned with the model's metrics into the logs of the step.
 
-    As in Keras, the logs of a step are the dict that it returned; if it returned no dict, they are
-    the metrics. On several replicas, a metric's result that the step returned is the result over
-    one replica's examples. So it is replaced by the result over the examples of all replicas. A
-    value that the step only computed from results of metrics cannot be replaced, and a warning
-    names it.
+    As in Keras, the logs of a step are the dict that it returned. On several replicas, a metric's
+    result that the step returned is the result over one replica's examples. So it is replaced by
+    the result over the examples of all replicas. A value that the step only computed from results
+    of metrics cannot be replaced, and a warning names it.
 
     Args:
         outputs: What `train_step` or `test_step` returned, or None if only the metrics are needed.
@@ -187,7 +186,7 @@ def combine(outputs: Any, metrics: Mapping[str, Any], results: Mapping[str, str]
             result in `metrics`. The name of an output that is only computed from results is mapped
             to "". Empty on one replica.
     """
-    if outputs is None or not isinstance(outputs, Mapping):
+    if outputs is None:
         return dict(metrics)
     for name in outputs:
         if results.get(name, name) not in metrics and name in results:

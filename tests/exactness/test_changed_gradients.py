@@ -137,7 +137,7 @@ class Computes(keras.Sequential):
         given = tape.gradient(loss, self.trainable_variables)
         grads = self.of(own, given, [each.value for each in self.trainable_variables], number)
         self.optimizer.apply(grads, self.trainable_variables)
-        return {}
+        return {"loss": 0.0}
 
 
 COMPUTED: dict[str, Callable[..., Any]] = {

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 import types
 import warnings
 from typing import Any
@@ -28,6 +29,23 @@ def own_step(self: keras.Model, data: Any) -> dict[str, Any]:
     self.optimizer.apply(gradients, self.trainable_weights)
     self.metrics[0].update_state(loss)
     return {"loss": self.metrics[0].result(), "twice": 2 * loss}
+
+
+@pytest.mark.parametrize("returned", [None, {}, 1.0])
+@pytest.mark.parametrize("replicas", only([2], [1, 2]))
+def test_a_step_that_returns_no_dict_is_named(tiny: Any, replicas: int, returned: Any) -> None:
+    class Forgetful(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            own_step(self, data)
+            return returned
+
+    model = Forgetful([keras.Input((4,)), keras.layers.Dense(3)], name="forgetful")
+    model.compile("sgd", "mse")
+    told = r"^`train_step` of the model 'forgetful' must return a dict .* It returned "
+    told += re.escape(f"{returned!r}.")
+    told += " Is its `return` missing.$" if returned is None else "$"
+    with pytest.raises(ValueError, match=told):
+        kfit.Trainer(model, tiny.strategy(replicas)).fit(*tiny.data(16), verbose=0)
 
 
 def test_a_step_that_is_put_on_the_model_itself_is_its_own(tiny: Any) -> None:
