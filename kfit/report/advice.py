@@ -84,8 +84,6 @@ def _on_callbacks(report: Figures) -> str:
 
 def _on_saving(report: Figures) -> str:
     share = _share(report, "saving")
-    if report.snapshots:  # without the states that are kept for a stop at the end of an epoch
-        share = report.snapshot_wait / report.seconds_of_training
     # The last state is always saved, so that few saves are a matter of a short training.
     are_few = 0 < report.snapshots <= _FEW_SAVES
     if share < _LARGE / 2 or report.saves_as_allowed or are_few:

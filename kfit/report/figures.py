@@ -37,9 +37,9 @@ class Figures:
             - "input": training waits for data;
             - "steps": steps run, with the exchange of gradients between tasks;
             - "exchange": the task waits for other tasks between two steps;
-            - "validation": everything that validations take;
-            - "saving": callbacks save the training; the time that training waits for them, and for
-              the state that is kept at the end of each epoch to be saved if training stops there;
+            - "validation": everything that validations take, with the state that is kept before
+              each to be saved if training stops in it;
+            - "saving": callbacks save the training; the time that training waits for them;
             - "callbacks": hooks of callbacks run, the progress bar's among them;
             - "resuming": a snapshot is looked for and restored, and data is skipped;
             - "rest": kfit's own code between the others.

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -325,8 +325,9 @@ class FitState:
     def frozen(self, logs: dict[str, Any]) -> Iterator[Snapshot]:
         """Context in which `snapshot` always returns the state at the beginning of the context.
 
-        Used during a validation, which is repeated if training resumes from such a snapshot. It is
-        a collective: all tasks must enter the context after the same step.
+        Used during a validation, which is repeated if training resumes from such a snapshot; the
+        time to take it counts as that of the validation. It is a collective: all tasks must enter
+        the context after the same step.
 
         Args:
             logs: The logs to store in the snapshot.
@@ -335,7 +336,7 @@ class FitState:
             The snapshot.
         """
         self.logs = logs
-        with self.call.heartbeat.phase(Phase.WORK, counted=Phase.SAVING):
+        with self.account.validating(), self.call.heartbeat.phase(Phase.WORK):
             self._frozen = self.snapshot()
         try:
             yield self._frozen
@@ -345,7 +346,7 @@ class FitState:
     @property
     def versions(self) -> dict[str, str]:
         """The versions of Python, kfit, Keras and TensorFlow."""
-        return _versions()
+        return dict(_versions())
 
     def check(self, snapshot: Snapshot, *, is_own: bool = False) -> None:
         """Checks that a snapshot which was read from files can be one of a training like this.
@@ -644,7 +645,7 @@ class FitState:
             "data": self.batches.describe(),
             "data_position": split(self.batches.state_dict())[0],
             "model": self.model.name,
-            "versions": _versions(),
+            "versions": dict(_versions()),
         }
 
 
@@ -699,6 +700,7 @@ def _copied(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
+@cache
 def _versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),

@@ -178,11 +178,13 @@ def _fit(state: FitState, points: SavePoints, executor: Callable[[], StepExecuto
             break
         if state.resuming is not None:
             continue
-        with state.frozen(logs) if points else nullcontext():
+        state.logs = logs
+        validates = state.validation is not None and state.should_validate(epoch)
+        with state.frozen(logs) if points and validates else nullcontext():
             if not model.stop_training:  # as in Keras, which does not call it then either
                 with _reading(call, batches):
                     batches.on_epoch_end()
-            if state.should_validate(epoch):
+            if validates:
                 logs = {**logs, **_validated(state)}
         reach(Site.EPOCH_END)
         call.hook("on_epoch_end", epoch, logs)
@@ -250,9 +252,8 @@ def _make_variables(
 
 
 def _validated(state: FitState) -> Logs:
-    """Evaluates the validation data, and returns the logs ("val_loss", ...); {} without data."""
-    if state.validation is None:
-        return {}
+    """Evaluates the validation data, and returns the logs ("val_loss", ...)."""
+    assert state.validation is not None
     cached = partial(_evaluated_in_fit, state, state.validation)
     own = state.own_evaluate
     with state.call.account.validating():

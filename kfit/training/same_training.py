@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kfit.checkpoint.snapshot import Snapshot
-from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError, stable_name
+from kfit.checkpoint.state import PARTS, Part, SnapshotMismatchError, form_in, stable_name
 from kfit.cluster.printable import printable
 from kfit.fingerprints import (
     SECTIONS,
@@ -36,6 +36,9 @@ _OTHER_VALUES = re.compile(
     r"(validation_)?data: .+? is (.+) #\w+, in the snapshot \2 #\w+", re.DOTALL
 )
 """The line of arrays that have the shape and the dtype of those in the snapshot."""
+
+_TRAINABLE = re.compile(r"model: .*\.trainable is .*")
+"""The line of a layer that was frozen or thawed."""
 
 _MOST = 12
 """The most variables that differ which a message shows."""
@@ -94,7 +97,12 @@ def refuse_another(
     of_metrics = [] if impossible else fit.differing_variables(snapshot, parts)
     differ.update(each.section for each in settings)
     differ.update(["metrics"] if of_metrics else [])
-    refused = [each for each in (*settings, *found) if each.section not in allowed]
+    trains_others = "optimizer" in parts and _trains_others(found, snapshot)
+    refused = [
+        each
+        for each in (*settings, *found)
+        if each.section not in allowed or (trains_others and _TRAINABLE.fullmatch(each.line))
+    ]
     variables = [*impossible, *(of_metrics if "metrics" not in allowed else ())]
     names = names_of_layers(fit.model)
     told = [_with_own_name(each, names) for each in refused]
@@ -110,7 +118,7 @@ def refuse_another(
         + f"\nTo continue the training of the snapshot, give `fit` what it was saved with{seed}"
         + (
             f"; if the change is meant, pass `allow_changes={change}`."
-            if not impossible
+            if not (impossible or trains_others)
             else ". No `allow_changes` can accept this change: the snapshot's weights, or its "
             "variables of the optimizer, do not fit this model."
         )
@@ -131,6 +139,16 @@ def _with_own_name(difference: Difference, names: Mapping[str, str]) -> str:
     if found is None or found[1] not in names or line.endswith(" is only in the snapshot"):
         return line
     return f"model: {names[found[1]]}{line[found.end() :]}"
+
+
+def _trains_others(found: Sequence[Difference], snapshot: Snapshot) -> bool:
+    """Returns whether other variables are trained, for which the optimizer has no state.
+
+    An optimizer that is not built yet does not show it. Some keep no state of each variable.
+    """
+    kept = [each for each in snapshot.state["variables"] if each["part"] == "optimizer"]
+    has_slots = any(not form_in(each).startswith("()") for each in kept)
+    return has_slots and any(_TRAINABLE.fullmatch(each.line) for each in found)
 
 
 def _unexplained(variables: Sequence[str], told: Sequence[Difference]) -> list[str]:

@@ -176,7 +176,7 @@ def after_step(place: Reached, saved_in: str) -> str:
     """
     what = f"saved in {saved_in}; {_again()} resumes there"
     if not saved_in:
-        what = "nothing was saved (kfit.callbacks.BackupAndRestore would save it)"
+        what = "its state was not saved (kfit.callbacks.BackupAndRestore saves it)"
     return f"{place.in_words or 'after step 0'}; {what}"
 
 

@@ -115,6 +115,25 @@ def test_slots_that_no_hook_adds_again_are_named(tmp_path: Path) -> None:
         trained(backup, Momentum("on_epoch_begin"))
 
 
+@pytest.mark.parametrize(("validates", "taken"), [(False, 1), (True, 4)])
+def test_the_state_is_kept_before_a_validation_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validates: bool, taken: int
+) -> None:
+    """Beside the last snapshot, which is saved at the end."""
+    count = []
+    take = FitState._taken
+    monkeypatch.setattr(FitState, "_taken", lambda state: count.append(0) or take(state))
+    x = np.ones((8, 3), "float32")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    options: dict[str, Any] = {"validation_data": (x, x[:, 0])} if validates else {}
+    backup = BackupAndRestore(tmp_path, save_freq=1000)
+    kfit.fit(
+        model, x, x[:, 0], epochs=3, verbose=0, strategy="one_device", callbacks=[backup], **options
+    )
+    assert len(count) == taken
+
+
 def test_a_training_goes_on_from_before_its_first_step(tmp_path: Path) -> None:
     """Its snapshot has no slots, which the optimizer has only in the first step."""
     backup = BackupAndRestore(tmp_path, delete_checkpoint=False)

@@ -73,7 +73,11 @@ def train(backup: BackupAndRestore, cut: bool = False, **changed: Any) -> keras.
     model = keras.Sequential(
         [
             keras.Input((4,)),
-            layers.Dense(changed.get("units", 5), changed.get("activation", "relu")),
+            layers.Dense(
+                changed.get("units", 5),
+                changed.get("activation", "relu"),
+                trainable=changed.get("trainable", True),
+            ),
             layers.Dropout(changed.get("dropout", 0.2)),
             layers.Dense(3),
         ]
@@ -153,12 +157,13 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         {"units": 6},
         r"model: [^ ]*kernel is \(4, 6\) float32, in the snapshot \(4, 5\)",
     ),
+    "frozen": ({"trainable": False}, r"model: dense\w*\.trainable is False, in the snap"),
 }
-OTHER_VARIABLES = ("class", "units")
+OTHER_VARIABLES = ("class", "units", "frozen")
 """Changes after which the snapshot's variables fit no variables of the model."""
 DAILY = (
     *("permuted", "tf_data", "steps", "seed", "validation", "loss", "rate", "momentum"),
-    *("activation", "metrics", "batch_size", "units"),
+    *("activation", "metrics", "batch_size", "units", "frozen"),
 )
 OTHER_VALUES = ("permuted", "one_value")
 """Changes after which the data have the same shapes and dtypes."""
@@ -199,6 +204,20 @@ def test_what_the_message_offers_works(snapshot: Path, tmp_path: Path, name: str
     assert offered is not None
     allowed = ast.literal_eval(offered[1])
     train(BackupAndRestore(tmp_path / "backup", allow_changes=allowed), **changed)
+
+
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_a_frozen_layer_is_a_change_that_only_an_optimizer_without_state_allows(
+    tmp_path: Path, momentum: float
+) -> None:
+    changed = {"optimizer": lambda: sgd(momentum=momentum)}
+    train(BackupAndRestore(tmp_path, save_freq=1), cut=True, **changed)
+    allowing = BackupAndRestore(tmp_path, allow_changes=["model"])
+    if momentum:
+        with pytest.raises(SnapshotMismatchError, match="No `allow_changes` can accept"):
+            train(allowing, trainable=False, **changed)
+    else:
+        train(allowing, trainable=False, **changed)
 
 
 def test_all_differences_are_listed(snapshot: Path) -> None:

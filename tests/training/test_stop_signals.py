@@ -189,7 +189,7 @@ def test_how_to_resume_is_told(
 
 
 def test_the_place_is_told_whatever_fit_it_is_in() -> None:
-    assert after_step(Reached(), "").startswith("after step 0; nothing was saved")
+    assert after_step(Reached(), "").startswith("after step 0; its state was not saved")
     place = "after step 9 of the second `fit`"
     assert after_step(Reached(1, 9), "b").startswith(f"{place}; saved in b;")
 
