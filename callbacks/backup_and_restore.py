@@ -546,7 +546,7 @@ class BackupAndRestore(TrainingCallback):
             if later := [mark for mark in self._lock.fits if mark.fit > self._fit]:
                 interrupted = next((nth(mark.fit) for mark in later if mark.ended is None), None)
                 going_on = (
-                    f"The {interrupted} `fit` was interrupted: run that one to go on"
+                    f"The {interrupted} `fit` was interrupted, and goes on when it is called"
                     if interrupted
                     else "Later ones were begun, too"
                 )

@@ -188,8 +188,10 @@ class RollBack(TrainingCallback):
             warn_user(f"Leaving out the batch of step {step} of epoch {epoch + 1}.")
             self._skipped += 1  # as well as those between the good state and this batch
         else:
-            when = f"by step {step} of epoch {epoch + 1}" if step else f"in epoch {epoch}"
-            warn_user(f"Training went wrong {when}; going back to step {to} of the training.")
+            at = f"step {step} of epoch {epoch + 1}" if step else f"the end of epoch {epoch}"
+            warn_user(
+                f"Training went wrong by step {self._progress.step}, {at}; going back to step {to}."
+            )
         if self._skip:
             self._bad_at = max(self._bad_at or self._place, self._place)
         self.training.request_restore(self._good, skip=self._skipped if skips else 0)

@@ -192,6 +192,7 @@ class Trainer:
 
         def __getattr__(self, name: str) -> Any:
             """Says of what only the model has, such as `summary`, where it is."""
+            __tracebackhide__ = True  # in notebooks
             if hasattr(type(self), name):  # a property, whose own error is raised again
                 return object.__getattribute__(self, name)
             says = f"{type(self).__name__!r} object has no attribute {name!r}"
@@ -387,9 +388,9 @@ class Trainer:
             validation_freq: A number n, to validate after every n epochs; or a list of the epochs
                 to validate after, counted from 1.
             profile: Whether to measure what the parts of a step take, and to print the report
-                (`report`) with advice when training has ended. The parts are measured after the
-                last step, for which some steps are run again and undone; training itself is the
-                same.
+                (`report`) with advice when training has ended, unless `verbose=0`. The parts are
+                measured after the last step, for which some steps are run again and undone;
+                training itself is the same.
 
         Returns:
             The `keras.callbacks.History`, equal on all tasks.

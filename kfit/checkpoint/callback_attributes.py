@@ -78,7 +78,8 @@ def is_of_library(defined: Any, libraries: Container[str] = ("keras", "kfit")) -
         defined: The class or method.
         libraries: The names of the packages that count.
     """
-    return defined is object or defined.__module__.partition(".")[0] in libraries
+    module = str(defined.__module__)  # None for what `exec` has made without a module's name
+    return defined is object or module.partition(".")[0] in libraries
 
 
 def _settings_of(kind: type) -> set[str]:

@@ -41,6 +41,7 @@ from kfit.commands.program import (
     check_exists,
     check_is_script,
     check_module,
+    check_syntax,
     name_of_program,
     named_task,
     note_options_of_the_script,
@@ -587,6 +588,7 @@ def _program(
         raise CommandError(
             f"`script.py` is {path!r}, which this user may not read; change its permissions"
         )
+    check_syntax(path)
     return tuple(script)
 
 

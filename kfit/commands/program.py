@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 import sys
+import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -69,6 +71,23 @@ def check_is_script(words: Sequence[str], command: str) -> None:
     if is_python and (not os.path.exists(path) or os.access(path, os.X_OK)):
         rest = shlex.join([*command.split(), *words[1:]])
         raise CommandError(f"`script.py` is {path!r}; leave it out, as in `{rest}`")
+
+
+def check_syntax(path: str) -> None:
+    """Checks that a script can be compiled, so that each task need not print that it cannot.
+
+    Raises:
+        SystemExit: If it cannot, after Python's own message was printed.
+    """
+    if not path.endswith(".py"):
+        return
+    with open(path, "rb") as script, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tasks give the warnings
+        try:
+            compile(script.read(), path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:  # a ValueError for null bytes
+            sys.stderr.write("".join(traceback.format_exception_only(type(error), error)))
+            raise SystemExit(1) from None
 
 
 def check_exists(path: str) -> None:

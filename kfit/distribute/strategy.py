@@ -18,7 +18,7 @@ from kfit.cluster.cluster import Cluster
 from kfit.distribute.contexts import replica_index
 from kfit.distribute.host_collectives import HostCollectives
 from kfit.heartbeat.tracebacks import made_for_user
-from kfit.internals.quiet_logger import quieten
+from kfit.internals.quiet_logger import call_of_kfit, quieten
 from kfit.internals.strategies import scope_in_default_scope
 from kfit.internals.thread_settings import with_settings_of_this_thread
 
@@ -327,7 +327,8 @@ class Strategy:
             value, which `local_results` splits and `reduce` combines.
         """
         on_replica = with_settings_of_this_thread(fn)
-        return self.tf_strategy.run(on_replica, args=tuple(args), kwargs=kwargs)
+        with call_of_kfit():
+            return self.tf_strategy.run(on_replica, args=tuple(args), kwargs=kwargs)
 
     def reduce(self, reduce_op: str, value: Any, axis: int | None = None) -> Any:
         """Combines per-replica values over all replicas of all tasks.

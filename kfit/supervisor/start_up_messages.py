@@ -8,6 +8,9 @@ up.
 When tasks end, the last ones may find that the first one, which coordinates them, has ended before.
 TensorFlow reports that as an error, also at the end of a successful run. If a task has failed,
 the supervisor names it.
+
+Where a step fails on several devices, there is a line for each value that a device was waiting for.
+The error itself follows.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ _MESSAGES = (
     "This TensorFlow binary is optimized",
     "TF-TRT Warning",
     "failed call to cuInit",
+    "Local rendezvous recv item cancelled",
     r"(?:\w+::StartAbort )?UNAVAILABLE: Failed to send RPC to coordination service",
 )
 _START_UP = re.compile(

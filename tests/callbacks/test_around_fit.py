@@ -396,8 +396,8 @@ def test_a_fit_that_was_finished_before_the_interrupted_one_needs_no_advice(
     lived(program, tmp_path)
     said = capsys.readouterr().out
     assert (
-        f"(step {STEPS}), and the model gets its weights. The second `fit` was interrupted: run "
-        "that one to go on. To train anew from the start, delete the directory\n"
+        f"(step {STEPS}), and the model gets its weights. The second `fit` was interrupted, and "
+        "goes on when it is called. To train anew from the start, delete the directory\n"
     ) in said
     assert "raise `epochs`" not in said
     # All are finished now, and the last one may go on.

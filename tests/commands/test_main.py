@@ -602,6 +602,16 @@ def test_the_note_has_the_command_line_that_is_meant(
     )
 
 
+@pytest.mark.parametrize("command", [["run", "--workers", "2"], ["verify"], ["run"]])
+def test_a_script_that_cannot_be_compiled_is_told_once(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "wrong.py").write_text('text = "\\d"\nprint(text\n')
+    told = kfit(*command, "wrong.py", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith('  File "wrong.py", line 2\n')
+    assert told.stderr.endswith("\nSyntaxError: '(' was never closed\n")
+    assert told.stderr.count("\n") == 4
+
+
 def test_the_help_says_where_callbacks_write(capsys: Any) -> None:
     assert main(["run", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import kfit
+from kfit.internals.quiet_logger import call_of_kfit
 
 
 class Clipping(keras.Sequential):
@@ -52,3 +53,13 @@ def test_other_messages_and_warnings_are_kept(logged: list[str]) -> None:
     tf.get_logger().info("Reading %s", "x.csv")
     tf.get_logger().warning("Reduce to %s failed", "CPU:0")
     assert logged == ["Reading x.csv", "Reduce to CPU:0 failed"]
+
+
+def test_eager_calls_of_kfit_are_not_warned_of_but_those_of_the_program(logged: list[str]) -> None:
+    # TensorFlow itself logs it only five times a process.
+    warning = "Using MirroredStrategy eagerly has significant overhead currently."
+    with call_of_kfit():
+        tf.get_logger().warning(warning)
+        tf.get_logger().warning("Another one")
+    tf.get_logger().warning(warning)
+    assert logged == ["Another one", warning]

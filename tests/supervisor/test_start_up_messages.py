@@ -23,6 +23,8 @@ from kfit.supervisor.start_up_messages import StartUpFilter, is_start_up_message
         "E0000 00:00:1795487149.835733    5907 base_collective_executor.cc:252] "
         "BaseCollectiveExecutor::StartAbort UNAVAILABLE: Failed to send RPC to coordination "
         "service. Either the leader task was preempted/died/restarted unexpectedly or",
+        "I0000 00:00:1795989164.244036   10002 local_rendezvous.cc:432] Local rendezvous recv item "
+        "cancelled. Key hash: 4048409107780853130",
         "Additional GRPC error information from remote target /job:worker/replica:0/task:0 while "
         "calling /tensorflow.CoordinationService/Heartbeat:",
         ':UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"failed to connect"}',
