@@ -23,7 +23,7 @@ import tensorflow as tf
 from kfit.argument_checks import check_parts
 from kfit.distribute.new_variables import made_trainable
 from kfit.distribute.sharded_variables import keras_for_shards
-from kfit.exactness.own_code import overrides
+from kfit.exactness.own_code import is_of_keras, overrides
 from kfit.exactness.scalar_estimates import of_replica_batch, unscaled_sum
 from kfit.exactness.traced_functions import functions_of_step
 from kfit.fault_sites import Site, reach
@@ -384,7 +384,24 @@ def _call(
     if compiled_loss(model) in lacks or may_build("compute_loss"):
         compute_loss(model)(x, y, y_pred, sample_weight, training=training)
     if compiled_metrics(model) in lacks or may_build("compute_metrics"):
+        _compute_metrics(model, x, y, y_pred, sample_weight)
+
+
+def _compute_metrics(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
+    """Computes the metrics of a model, which builds them.
+
+    Without data no variable is changed: Keras keeps the new value in its place. A metric of
+    the program may assign it in a branch or a loop of the graph, which this value cannot leave. The
+    metrics are built then. If the metric has another fault, the step meets it.
+    """
+    try:
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+    except (TypeError, ValueError):
+        compiled = compiled_metrics(model)
+        if compiled is None or not compiled.built or overrides(model, "compute_metrics"):
+            raise
+        if all(is_of_keras(type(each)) for each in compiled.metrics):
+            raise
 
 
 def _is_open(spec: Any) -> bool:

@@ -553,3 +553,33 @@ def test_the_layer_that_fails_in_a_model_without_input_is_named(
     after = trainer.evaluate(np.ones((8, 6, 6, 1)), np.ones(8), verbose=0)
     assert after < before["loss"][0]
     assert len(model.trainable_variables) == 4
+
+
+class InBranches(keras.metrics.Metric):
+    """Assigns its variable in a branch and in a loop of the graph."""
+
+    def __init__(self) -> None:
+        super().__init__(name="in_branches")
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        total, is_wide = self.total, tf.shape(y_pred)[1] > 0
+        tf.cond(is_wide, lambda: total.assign_add(keras.ops.sum(y_pred)), lambda: total + 0.0)
+        tf.while_loop(
+            lambda i: i < 2, lambda i: (total.assign_add(keras.ops.sum(y_true)), i + 1)[1:], (0,)
+        )
+
+    def result(self) -> Any:
+        return self.total + 0.0
+
+
+@pytest.mark.parametrize("replicas", only([2], [1, 2]))
+def test_a_metric_may_assign_its_variable_in_a_branch(tiny: Any, replicas: int) -> None:
+    x, y = tiny.data(9)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[InBranches(), "mae"])
+    expected = model.evaluate(x, y, batch_size=4, verbose=0)
+    model.compile("sgd", "mse", metrics=[InBranches(), "mae"])
+    trainer = kfit.Trainer(model, tiny.strategy(replicas))
+    got = trainer.evaluate(x, y, batch_size=4, verbose=0)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
