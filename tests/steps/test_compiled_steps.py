@@ -39,7 +39,7 @@ def test_a_step_that_returns_no_dict_is_named(tiny: Any, replicas: int, returned
             own_step(self, data)
             return returned
 
-    model = Forgetful([keras.Input((4,)), keras.layers.Dense(3)], name="forgetful")
+    model = Forgetful([keras.Input((4,)), keras.layers.Dense(1)], name="forgetful")
     model.compile("sgd", "mse")
     told = r"^`train_step` of the model 'forgetful' must return a dict .* It returned "
     told += re.escape(f"{returned!r}.")
