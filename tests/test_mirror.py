@@ -51,7 +51,6 @@ TESTED_BY: dict[str, str] = {
     "kfit/exactness/batch_kinds.py": "exactness/test_scalar_estimates.py: gradient",
     "kfit/exactness/batch_warnings.py": "exactness/test_across_examples.py: combines",
     "kfit/graphs/chosen_rows.py": "exactness/test_scalar_estimates.py: boolean_mask",
-    "kfit/graphs/kind_reading.py": "graphs/test_loops.py: reduce_mean",
     "kfit/graphs/kinds.py": "names of kinds, which kind_reading.py and its tests use",
     "kfit/graphs/code_of_steps.py": "exactness/test_across_examples.py: train_step",
     "kfit/exactness/gradient_sums.py": "exactness/test_optimizer_update.py: scale_loss",

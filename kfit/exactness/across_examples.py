@@ -35,6 +35,7 @@ from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
 Tensor = Any
 
 _REDUCING = {"Max", "Mean", "Min", "Prod", "Sum"}
+_NORMALIZING = {"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"}
 _LINEAR = {
     *("Add", "AddN", "AddV2", "Cast", "EnsureShape", "ExpandDims", "Identity", "Mean", "Neg"),
     *("Pack", "Reshape", "Squeeze", "StopGradient", "Sub", "Sum", "Transpose"),
@@ -105,6 +106,8 @@ def _puts_across(tensor: Tensor, origins: Origins, are_used: Callable[[Tensor], 
         return False
     if op.type in CONTRACTIONS:
         return _multiplies_examples(op, are_used)
+    if op.type in _NORMALIZING:
+        return bool(op.get_attr("is_training")) and are_used(op.inputs[0])
     if _numbers_rows(tensor, origins):
         return True
     axis = rows_axis(tensor)
@@ -232,8 +235,9 @@ def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
     """Returns whether a tensor is computed from the place of each example in the batch.
 
     The places in a replica's part of the batch are not those in the batch. They count if they are
-    numbers to compute with, decide which examples' values are taken, or select from a table. They
-    do not count as indices that select an example's own value.
+    numbers to compute with, decide which examples' values are taken, select from a table, or which
+    random numbers of a given seed an example gets. They do not count as indices that select an
+    example's own value.
     """
     op = tensor.op
     if not tensor.dtype.is_floating:
@@ -241,6 +245,9 @@ def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
     if op.type == "StridedSlice" and rows_axis(op.inputs[0]) is None:
         bounds = [used_by(each, origins) for each in op.inputs[1:3]]  # such as of `table[:n]`
         return rows_axis(tensor) is not None and any(each == {"count"} for each in bounds)
+    if op.type.startswith("StatelessRandom") and rows_axis(tensor) is not None:
+        # Of one seed, the first examples of all replicas get the same numbers.
+        return not any(origins.is_own(each) for each in op.inputs[1:])
     if op.type in ("Select", "SelectV2"):
         return _are_places(op.inputs[0], origins)
     if op.type in ("GatherV2", "ResourceGather"):

@@ -27,6 +27,7 @@ from kfit.exactness.replica_context import OwnVariable, Replica, Step, current_s
 from kfit.graphs.kind_reading import Reading
 from kfit.graphs.origins import captured
 from kfit.heartbeat.tracebacks import warn_user
+from kfit.internals.graphs import BRANCHES
 from kfit.internals.variables import tf_variable
 
 Tensor = Any
@@ -134,29 +135,40 @@ def _handles(variable: keras.Variable, step: Step) -> list[Tensor]:
     return [copy.handle for copy in step.strategy.local_results(tf_variable(variable))]
 
 
-def warn_if_decided_alone(replica: Replica) -> None:
+def warn_if_decided_alone(replica: Replica, step: Step) -> None:
     """Warns if each replica decides by itself whether, or how often, it updates a metric.
 
     A step may update a metric in a branch of a `tf.cond`, or in a loop. If the condition is
-    computed from the examples, it may hold on one replica and not on another one.
+    computed from the examples, it may hold on one replica and not on another one. If it is computed
+    from a metric's variable, such as a count of batches, each replica has a count of its own.
 
     Args:
         replica: The replica whose step has just been traced.
+        step: The step, with all replicas of this task.
     """
     if not replica.can_be_read:
         return
     reading = Reading(replica.origins)
+    totals = [each.variable for each in replica.own_metrics.values()]
+    handles = [h for each in totals if is_per_replica(each) for h in _handles(each, step)]
     for variable, values in replica.assigned.values():
         graphs = {id(value.graph): value.graph for value in values}.values()
         around = [replica.origins.calls_around(graph) for graph in graphs]
-        if is_per_replica(variable) and any(map(reading.of_decisions, around)):
+        decisions = [op.inputs[0] for ops in around for op in ops if op.type in BRANCHES]
+        by = (
+            "the examples. Each replica decides it by its own examples"
+            if any(map(reading.of_decisions, around))
+            else "a variable of a metric. Each replica decides it by what it has counted itself"
+            if any(replica.origins.reads(each, handles) for each in decisions)
+            else ""
+        )
+        if is_per_replica(variable) and by:
             warn_user(
                 f"The step updates the variable {variable.path!r} of a metric in a branch or a "
                 "loop. Whether the branch runs, or how often the loop goes round, is computed from "
-                "the examples. Each replica decides it by its own examples, so that the numbers "
-                "depend on how many replicas there are. Let the metric's `sample_weight` select "
-                "the examples, or decide by a value of all replicas, by "
-                '`tf.distribute.get_replica_context().all_reduce("sum", value)`.'
+                f"{by}, so that the numbers depend on how many replicas there are. Let the "
+                "metric's `sample_weight` select the examples, or decide by a value of all "
+                'replicas, by `tf.distribute.get_replica_context().all_reduce("sum", value)`.'
             )
 
 

@@ -39,4 +39,5 @@ def failed_check(error: tf.errors.InvalidArgumentError) -> str:
     if found is None:
         return ""
     values = re.findall(r"\[([^\[\]]*)\]", found[2])
-    return f"{found[1]} {', '.join(values)}"
+    message = re.sub(r"\\(['\"])", r"\1", found[1])  # TensorFlow puts a backslash before quotes
+    return f"{message} {', '.join(values)}"

@@ -145,7 +145,7 @@ def make_step(
                 before = state.before()
                 with naming_none(has_fixed_size(element), strategy):
                     outputs = take(model_step, data, replica, jit=model.jit_compile)
-                warn_if_decided_alone(replica)
+                warn_if_decided_alone(replica, step)
                 warn_of_summaries(replica, step)
                 state.agree(replica, before)
                 if predicts:

@@ -91,6 +91,13 @@ def rows_of(
     if axis is None:
         return None
     warn_of_other_rows(value, replica, described)
+    if value.shape.rank is None:
+        message = (
+            f"{described} has a shape that the graph does not show, and was taken for rows of the "
+            "examples. But it is a scalar. Tell its shape by `tf.ensure_shape(value, ())`."
+        )
+        with tf.control_dependencies([check_in_graph(tf.rank(value) > 0, message, [value])]):
+            value = tf.identity(value)
     return replica.own_rows(_moved(value, axis, 0)), lambda rows: _moved(rows, 0, axis)
 
 

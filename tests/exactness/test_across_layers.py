@@ -136,6 +136,10 @@ COMBINE: dict[str, Function] = {
     "product_of_all": lambda x: x + ops.tensordot(x, x, 2),
     "reversed": lambda x: x + ops.flip(x, axis=0),
     "rolled": lambda x: x + ops.roll(x, 1, axis=0),
+    "normalized_by_tensorflow": lambda x: tf.compat.v1.nn.fused_batch_norm(
+        x[:, None, None], tf.ones(4), tf.zeros(4)
+    )[0][:, 0, 0],
+    "numbers_of_one_seed": lambda x: x + keras.random.normal(ops.shape(x), seed=7),
     "taken_by_places": lambda x: ops.take(x, ops.roll(ops.arange(ops.shape(x)[0]), 1), axis=0),
     "taken_by_values": lambda x: x - ops.take(x, ops.argmax(x[:, 0]), axis=0),
     "running_sum": lambda x: ops.cumsum(x, axis=0),
@@ -216,6 +220,8 @@ DO_NOT: dict[str, Function] = {
         ),
         (-1, 4),
     ),
+    "numbers_of_a_generator": lambda x: x + keras.random.normal(ops.shape(x)),
+    "numbers_for_each_feature": lambda x: x + keras.random.normal((4,), seed=7),
     "features_rolled": lambda x: ops.roll(ops.flip(x, axis=1), 1, axis=-1),
     "parts_in_the_batch": lambda x: ops.reshape(
         ops.reshape(x, (-1, 2)) / ops.max(ops.abs(ops.reshape(x, (-1, 2))), axis=1, keepdims=True),

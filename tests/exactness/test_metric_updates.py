@@ -341,6 +341,31 @@ def test_updates_that_the_examples_decide_on_are_warned_of(place: str, tiny: Any
         all_logged(DECIDED[place], tiny.strategy(2))
 
 
+class EverySecond(keras.metrics.Metric):
+    """Counts the batches, and adds up every second one."""
+
+    def __init__(self) -> None:
+        super().__init__(name="every_second")
+        self.batches = self.add_weight(name="batches", initializer="zeros")
+        self.total = self.add_weight(name="total", initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.batches.assign_add(1.0)
+        total = self.total
+        tf.cond(self.batches % 2 > 0, lambda: total.assign_add(ops.sum(y_pred)), lambda: total + 0)
+
+    def result(self) -> Any:
+        return self.total + 0.0
+
+
+def test_updates_that_a_count_of_each_replica_decides_on_are_warned_of(tiny: Any) -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=[EverySecond()])
+    message = "'every_second/total' of a metric in a branch .* is computed from a variable of a"
+    with pytest.warns(UserWarning, match=message):
+        kfit.Trainer(model, tiny.strategy(2)).evaluate(X, Y, batch_size=4, verbose=0)
+
+
 class ChangesFilters(keras.callbacks.Callback):
     """As a library may for a moment; Python then forgets what it has shown."""
 

@@ -22,10 +22,10 @@ def failure(assertion: Any) -> tf.errors.InvalidArgumentError:
 
 def test_a_failed_check_of_kfit() -> None:
     def check(x: Any) -> Any:
-        message = "`x` must be equal (all of it)."
+        message = "`x` must be 'equal' (all of it)."
         return check_in_graph(tf.reduce_all(x == x[0]), message, [x, tf.size(x)])
 
-    assert failed_check(failure(check)) == "`x` must be equal (all of it). Received: 1 2, 2"
+    assert failed_check(failure(check)) == "`x` must be 'equal' (all of it). Received: 1 2, 2"
 
 
 def test_a_failed_assertion_of_a_program() -> None:
