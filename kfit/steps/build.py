@@ -390,8 +390,8 @@ def _call(
 def _compute_metrics(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> None:
     """Computes the metrics of a model, which builds them.
 
-    Without data no variable is changed: Keras keeps the new value in its place. A metric of
-    the program may assign it in a branch or a loop of the graph, which this value cannot leave. The
+    Without data no variable is changed: Keras keeps the new value in its place. A metric of the
+    program may assign it in a branch or a loop of the graph, which this value cannot leave. The
     metrics are built then. If the metric has another fault, the step meets it.
     """
     try:
@@ -566,7 +566,10 @@ def _misfit_of_metric(model: keras.Model, targets: str, spec: Any) -> str:
     compiled = compiled_metrics(model)
     if compiled is None or not isinstance(y, keras.KerasTensor):
         return ""
-    output = infer_output(model, x, training=False)
+    try:
+        output = infer_output(model, x, training=False)
+    except Exception:  # as for `_error_of`
+        return ""
     if not isinstance(output, keras.KerasTensor):
         return ""
     for metric in compiled.metrics:
@@ -575,7 +578,8 @@ def _misfit_of_metric(model: keras.Model, targets: str, spec: Any) -> str:
             metric.update_state(y, y_pred)
 
         # With a size of the batch that no other axis has, since an unknown one fits any other.
-        if _error_of(model, update, *_of_size((y, output), _NO_OTHER_SIZE)):
+        error = _error_of(model, update, *_of_size((y, output), _NO_OTHER_SIZE))
+        if error and _UNEQUAL in message_of(error):
             return (
                 f"The metric {metric.name!r} cannot compare {targets}, which has the shape "
                 f"{y.shape} in a batch, with the model's output of the shape {output.shape}."
