@@ -27,7 +27,7 @@ from kfit.graphs.loops import combines_inside
 from kfit.graphs.moved_rows import moves_rows
 from kfit.graphs.origins import Origins, inputs_of
 from kfit.graphs.placed_axes import BROADCASTING, label_of, role_in_product
-from kfit.graphs.row_indices import RESHAPING, are_selected, as_computed
+from kfit.graphs.row_indices import RESHAPING, are_places, are_selected, as_computed
 from kfit.graphs.rows_axis import rows_axis
 from kfit.graphs.sources import CONTRACTIONS, LAYERS, UsesOfRows, made_from, used_by
 from kfit.internals.graphs import BRANCHES, CALLS, LOOPS
@@ -249,30 +249,20 @@ def _numbers_rows(tensor: Tensor, origins: Origins) -> bool:
         # Of one seed, the first examples of all replicas get the same numbers.
         return not any(origins.is_own(each) for each in op.inputs[1:])
     if op.type in ("Select", "SelectV2"):
-        return _are_places(op.inputs[0], origins)
+        return are_places(op.inputs[0], origins)
     if op.type in ("GatherV2", "ResourceGather"):
         indices = op.inputs[1]
         if are_selected(indices):
-            return _are_places(as_computed(indices).op.inputs[0], origins)
+            return are_places(as_computed(indices).op.inputs[0], origins)
         is_table = op.type == "ResourceGather" or rows_axis(op.inputs[0]) is None
-        return is_table and _are_places(indices, origins)
+        return is_table and are_places(indices, origins)
     if op.type == "OneHot" and used_by(op.inputs[1], origins) == {"count"}:
         if rows_axis(tensor) is None:
             return False  # otherwise such as `tf.one_hot(0, n)`, or that of the largest example
         return rows_axis(op.inputs[0]) is None or used_by(tensor, origins) == {"count"}
     if op.type == "ScatterNd" and used_by(op.inputs[2], origins) == {"count"}:
         return rows_axis(tensor) == 0 and rows_axis(op.inputs[0]) is None
-    return op.type in ("Cast", "OneHot", "Range") and _are_places(tensor, origins)
-
-
-def _are_places(tensor: Tensor, origins: Origins) -> bool:
-    """Returns whether a tensor has a row for each example, computed from its place alone."""
-    if rows_axis(tensor) is None or used_by(tensor, origins) != {"count"}:
-        return False
-    return any(
-        each.op.type == "Range" and rows_axis(each) is not None
-        for each in made_from(tensor, origins, stop=CALLS | LAYERS)
-    )
+    return op.type in ("Cast", "OneHot", "Range") and are_places(tensor, origins)
 
 
 def _sums_over(op: tf.Operation, index: int, axis: int) -> bool:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kfit.graphs.origins import Origins
 from kfit.graphs.rows_axis import rows_axis
-from kfit.graphs.sources import made_from, used_by
+from kfit.graphs.sources import LAYERS, made_from, used_by
 from kfit.internals.graphs import CALLS
 
 Tensor = Any
@@ -21,6 +21,16 @@ RESHAPING = {"ExpandDims", "Pack", "Reshape", "Squeeze", "Transpose", "Unpack"}
 _SHIFTS = {"Add", "AddV2", "FloorMod", "Maximum", "Minimum", "Mod", "Sub"}
 _MODULO = {"FloorMod", "Mod"}
 _UNIQUE = {"Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"}
+
+
+def are_places(tensor: Tensor, origins: Origins) -> bool:
+    """Returns whether a tensor has a row for each example, computed from its place alone."""
+    if rows_axis(tensor) is None or used_by(tensor, origins) != {"count"}:
+        return False
+    return any(
+        each.op.type == "Range" and rows_axis(each) is not None
+        for each in made_from(tensor, origins, stop=CALLS | LAYERS)
+    )
 
 
 def are_all_places(indices: Tensor) -> bool:

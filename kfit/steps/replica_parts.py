@@ -34,9 +34,12 @@ from kfit.exactness.replica_context import Replica
 from kfit.exactness.scalar_estimates import estimate_of
 from kfit.graphs.chosen_rows import cuts_rows
 from kfit.graphs.placed_axes import parts_of_slice
+from kfit.graphs.row_indices import are_places
 from kfit.graphs.rows_axis import rows_axis
+from kfit.graphs.sources import made_from
 from kfit.heartbeat.tracebacks import warn_user
 from kfit.internals.graph_checks import check_in_graph
+from kfit.internals.graphs import CALLS
 
 Tensor = Any
 
@@ -147,6 +150,7 @@ def warn_of_other_rows(rows: Tensor, replica: Replica, described: str) -> None:
     are_several = is_graph and _are_several_batches(rows)
     if (
         are_several
+        or (is_graph and _are_places(rows, replica))
         or has_other_rows(rows, replica, by_value=False)
         or power_of_number(rows, replica) != 0
     ):
@@ -157,6 +161,15 @@ def warn_of_other_rows(rows: Tensor, replica: Replica, described: str) -> None:
             "the other. So they depend on how many replicas there are. Take the examples of all "
             "replicas, by `tf.distribute.get_replica_context().all_gather(values, axis=0)`."
         )
+
+
+def _are_places(rows: Tensor, replica: Replica) -> bool:
+    """Returns whether rows are the places of examples, counted from 0 in each replica's part."""
+    if not rows.dtype.is_integer:
+        return False
+    taken = {"GatherNd", "GatherV2", *CALLS}  # what stands at places
+    found = made_from(rows, replica.origins, stop=taken)
+    return are_places(rows, replica.origins) or any(each.op.type == "Where" for each in found)
 
 
 def _are_several_batches(rows: Tensor) -> bool:
@@ -218,7 +231,7 @@ def part_of(described: str, value: Tensor, replica: Replica, *, is_result: bool)
         )
     if not adds_up:
         return value
-    is_count = _is_count(value, replica)
+    is_count = bool(kinds) and _is_count(value, replica)
     return replica.zero_if_empty(value) if is_count else _of_first(value, replica)
 
 

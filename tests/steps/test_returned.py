@@ -434,3 +434,51 @@ def test_predictions_keep_their_structure(tiny: Any, replicas: int) -> None:
     keras.tree.map_structure(
         lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-5), predicted, expected
     )
+
+
+class ReturnsOf(keras.Model):
+    """A model whose `test_step` returns what a function makes of the inputs."""
+
+    def __init__(self, made: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.made = made
+
+    def call(self, x: Any) -> Any:
+        return x
+
+    def test_step(self, x: Any) -> dict[str, Any]:
+        return {"value": self.made(x)}
+
+
+def evaluated(made: Callable[[Any], Any], strategy: Any) -> Any:
+    model = ReturnsOf(made)
+    model.compile()
+    options = {"batch_size": 7, "verbose": 0, "return_dict": True}
+    return kfit.evaluate(model, X, strategy=strategy, **options)["value"]
+
+
+def columns(x: Any) -> Any:
+    return tf.while_loop(lambda i: i < tf.shape(x)[1], lambda i: (i + 1,), (0,))[0]
+
+
+@pytest.mark.parametrize("made", [lambda x: tf.shape(x)[1], columns], ids=["size", "loop"])
+def test_sizes_of_other_axes_are_those_of_one_device(tiny: Any, made: Callable[[Any], Any]) -> None:
+    assert evaluated(made, tiny.strategy(2)) == 4.0
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda x: tf.range(tf.shape(x)[0]), lambda x: tf.where(x[:, 0] > 0)[:, 0]],
+    ids=["range", "where"],
+)
+def test_places_of_examples_are_warned_of(tiny: Any, made: Callable[[Any], Any]) -> None:
+    with pytest.warns(UserWarning, match="or are others than those of the examples"):
+        evaluated(made, tiny.strategy(2))
+
+
+def test_a_scalar_of_unknown_shape_is_named(tiny: Any) -> None:
+    def made(x: Any) -> Any:
+        return tf.numpy_function(lambda values: np.float32(values.max()), [x], tf.float32)
+
+    with pytest.raises(ValueError, match=r"'value' that .* by `tf.ensure_shape"):
+        evaluated(made, tiny.strategy(2))
