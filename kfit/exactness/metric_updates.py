@@ -152,24 +152,24 @@ def warn_if_decided_alone(replica: Replica, step: Step) -> None:
     totals = [each.variable for each in replica.own_metrics.values()]
     handles = [h for each in totals if is_per_replica(each) for h in _handles(each, step)]
     for variable, values in replica.assigned.values():
+        if not is_per_replica(variable):
+            continue
         graphs = {id(value.graph): value.graph for value in values}.values()
         around = [replica.origins.calls_around(graph) for graph in graphs]
         decisions = [op.inputs[0] for ops in around for op in ops if op.type in BRANCHES]
-        by = (
-            "the examples. Each replica decides it by its own examples"
-            if any(map(reading.of_decisions, around))
-            else "a variable of a metric. Each replica decides it by what it has counted itself"
-            if any(replica.origins.reads(each, handles) for each in decisions)
-            else ""
+        if any(map(reading.of_decisions, around)):
+            by = "the examples. Each replica decides it by its own examples"
+        elif any(replica.origins.reads(each, handles) for each in decisions):
+            by = "a variable of a metric. Each replica decides it by what it has counted itself"
+        else:
+            continue
+        warn_user(
+            f"The step updates the variable {variable.path!r} of a metric in a branch or a "
+            "loop. Whether the branch runs, or how often the loop goes round, is computed from "
+            f"{by}, so that the numbers depend on how many replicas there are. Let the "
+            "metric's `sample_weight` select the examples, or decide by a value of all "
+            'replicas, by `tf.distribute.get_replica_context().all_reduce("sum", value)`.'
         )
-        if is_per_replica(variable) and by:
-            warn_user(
-                f"The step updates the variable {variable.path!r} of a metric in a branch or a "
-                "loop. Whether the branch runs, or how often the loop goes round, is computed from "
-                f"{by}, so that the numbers depend on how many replicas there are. Let the "
-                "metric's `sample_weight` select the examples, or decide by a value of all "
-                'replicas, by `tf.distribute.get_replica_context().all_reduce("sum", value)`.'
-            )
 
 
 def changes_of(value: Tensor, handles: Sequence[Tensor]) -> list[Change] | None:

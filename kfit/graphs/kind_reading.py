@@ -156,10 +156,9 @@ class Reading:
         if op.type in LOOPS:
             return self._rounds(op, graphs[0])[-1]
         case = tf.get_static_value(op.inputs[0])
-        if case is not None and op.type.endswith("If"):
-            graphs = graphs[:1] if case else graphs[1:]
-        elif case is not None:  # of several, the last one where there is none of this number
-            graphs = graphs[int(case) :][:1] if 0 <= case < len(graphs) else graphs[-1:]
+        if case is not None:
+            place = int(not case) if op.type.endswith("If") else int(case)
+            graphs = [graphs[place if 0 <= place < len(graphs) else -1]]
         of_each = [self._results_inside(graph, op.inputs[1:]) for graph in graphs]
         results = zip(*(graph.outputs for graph in graphs), strict=True)
         return [
@@ -257,10 +256,6 @@ class Reading:
             return divided(self.of(inputs[0]), self.of(inputs[1]))
         if kind in _REDUCTIONS or kind in _OTHER_REDUCTIONS:
             return self._reduced(op)
-        if kind == "DenseBincount" and inputs[0].shape.rank == 2:
-            return (
-                frozenset({"other"}) if self.of(inputs[0]) else NONE
-            )  # of rows without their axis
         own = [each for each in map(self.of, inputs) if each]
         if not own:  # constants, sizes of other axes, or random numbers, which differ
             return frozenset({"other"}) if _is_random(op) else NONE
@@ -278,7 +273,7 @@ class Reading:
             return self.of(inputs[0])  # a sparse gradient (`tf.IndexedSlices`) that was made dense
         if kind in ("Bincount", "DenseBincount"):
             own = own[:1]  # the counted numbers; the other input is the number of bins
-        if kind in _ADD_UP | CONTRACTIONS:
+        if _adds_up(op) or kind in CONTRACTIONS:
             if all(each == {"rows"} for each in own):
                 with_rows = [each for each in inputs if rows_axis(each) is not None]
                 if any(added_rows(each, self._origins) == Added.OTHERS for each in with_rows):
@@ -442,9 +437,14 @@ def is_added_up(tensor: Tensor) -> bool:
     """Returns whether a tensor consists of sums over examples, such as the counts of a histogram.
 
     The first axis of such a tensor is that of the bins, and not that of the examples, even if the
-    size of the axis is not static. A histogram of each row is none.
+    size of the axis is not static.
     """
     while tensor.op.type in ("Cast", "Identity"):
         tensor = tensor.op.inputs[0]
-    op = tensor.op
-    return op.type in _ADD_UP and not (op.type == "DenseBincount" and op.inputs[0].shape.rank == 2)
+    return _adds_up(tensor.op)
+
+
+def _adds_up(op: tf.Operation) -> bool:
+    """Returns whether an operation adds up values over examples; a histogram of each does not."""
+    is_of_each = op.type == "DenseBincount" and op.inputs[0].shape.rank == 2
+    return op.type in _ADD_UP and not is_of_each

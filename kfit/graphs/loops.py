@@ -114,11 +114,9 @@ def _computes_each_by_itself(body: Any) -> bool:
     Args:
         body: The graph of the loop's body.
     """
-    # What only the condition reads has no result.
-    unchanged = body.inputs[len(body.outputs) :]
-    results = {
-        id(each): _as_it_is(result)
-        for each, result in zip(body.inputs, [*body.outputs, *unchanged], strict=False)
+    results = {id(each): each for each in body.inputs}  # what only the condition reads has none
+    results |= {
+        id(each): _as_it_is(result) for each, result in zip(body.inputs, body.outputs, strict=False)
     }
     carried = {id(each) for each in body.inputs if results[id(each)] is not each}
     places = {id(each) for each in body.inputs if _counts_up(each, results[id(each)])}

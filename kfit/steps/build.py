@@ -566,11 +566,8 @@ def _misfit_of_metric(model: keras.Model, targets: str, spec: Any) -> str:
     compiled = compiled_metrics(model)
     if compiled is None or not isinstance(y, keras.KerasTensor):
         return ""
-    try:
-        output = infer_output(model, x, training=False)
-    except Exception:  # as for `_error_of`
-        return ""
-    if not isinstance(output, keras.KerasTensor):
+    output = _single_output(model, x)
+    if output is None:
         return ""
     for metric in compiled.metrics:
 
@@ -599,11 +596,8 @@ def _targets_and_output(
     Any operation of a loss of the user's own may take two shapes that do not fit.
     """
     x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
-    try:
-        output = infer_output(model, x, training=False)
-    except Exception:  # as for `_error_of`
-        return None
-    if not isinstance(y, keras.KerasTensor) or not isinstance(output, keras.KerasTensor):
+    output = _single_output(model, x)
+    if not isinstance(y, keras.KerasTensor) or output is None:
         return None
     if not differ(one, other):
         return None
@@ -612,6 +606,15 @@ def _targets_and_output(
         if not any(differ(shape[1:], own[1:]) for shape, own in found):
             return pair
     return None
+
+
+def _single_output(model: keras.Model, x: Any) -> keras.KerasTensor | None:
+    """Returns the output of a model; None if it has several, or cannot be called without data."""
+    try:
+        output = infer_output(model, x, training=False)
+    except Exception:  # as for `_error_of`
+        return None
+    return output if isinstance(output, keras.KerasTensor) else None
 
 
 def _shapes(model: keras.Model, spec: Any) -> tuple[Shape, Shape] | None:

@@ -645,7 +645,7 @@ class FitState:
             "data": self.batches.describe(),
             "data_position": split(self.batches.state_dict())[0],
             "model": self.model.name,
-            "versions": dict(_versions()),
+            "versions": self.versions,
         }
 
 
