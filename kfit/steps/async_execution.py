@@ -260,9 +260,7 @@ class ScheduledExecution:
             take = self._trained if self._train else self._evaluated
             values = take(segment, elements)
             outputs = None if self._default_step else values[-1].fetch()
-            return ExecutionResult(
-                len(elements), combine(outputs or None, self._read_metrics(), {})
-            )
+            return ExecutionResult(len(elements), combine(outputs, self._read_metrics(), {}))
 
     def make_variables(self, segment: Segment, *, single_step: bool = False) -> None:
         """Traces the graph of a step without running it, so that all the step's variables exist.
@@ -328,8 +326,6 @@ class ScheduledExecution:
     def _kept(self, outputs: Any, finite: list[tf.Tensor]) -> Any:
         if self._default_step:
             return tuple(finite)
-        if not isinstance(outputs, dict):
-            return ()
         return {name: as_tensors(value) for name, value in flat_logs(outputs).items()}
 
 

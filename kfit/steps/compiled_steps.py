@@ -173,7 +173,7 @@ class Graphs:
                 )
             if any(isinstance(value, Mapping) for value in outputs.values()):
                 self._nesting.add(step)
-            return outputs
+            return dict(outputs)
 
         return taken
 

@@ -41,10 +41,10 @@ class Outputs:
         """Returns those outputs of a step that the logs need, each combined over the replicas.
 
         Of outputs with rows, the rows of each replica of this task are returned, since only those
-        of the last step are needed. The result is empty if the step returned no dict, or only
-        metrics, which are read separately (`read_metrics`).
+        of the last step are needed. The result is empty if the step is Keras' own, whose outputs
+        are metrics, which are read separately (`read_metrics`).
         """
-        if self._default_step or not isinstance(outputs, dict):
+        if self._default_step:
             return ()
         flat = flat_logs(outputs)
         return {name: self._over_replicas(name, value) for name, value in flat.items()}

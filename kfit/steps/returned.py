@@ -127,17 +127,14 @@ def of_batch(
     Called while the step of one replica is traced.
 
     Args:
-        outputs: What the step returned. If it is not a dict, it is returned unchanged.
+        outputs: The dict that the step returned.
         replica: A description of the replica that is being traced.
         model: The model, whose metrics the step may have used.
         returned: A record to fill, which says how the parts of all replicas are to be combined.
 
     Returns:
-        A dict from names to tensors, variables, or `()` in place of None. If `outputs` is not a
-        dict, it is returned unchanged.
+        A dict from names to tensors, variables, or `()` in place of None.
     """
-    if not isinstance(outputs, dict):
-        return outputs
     record = Returned() if returned is None else returned
     return {
         name: _of_value(name, value, replica, model, record)

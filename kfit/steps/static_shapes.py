@@ -228,8 +228,8 @@ class _StaticStep:
             examples: The number of examples of the global batch.
 
         Returns:
-            A dict of what the model's step returned; empty if it returned no dict. Each value is
-            replaced by this replica's part of the value to be logged (`of_batch`).
+            A dict of what the model's step returned, in which each value is replaced by this
+            replica's part of the value to be logged (`of_batch`).
 
         Raises:
             CannotMeetError: If the model's step communicates before it has the gradients, which
@@ -247,8 +247,7 @@ class _StaticStep:
                 outputs = self._model_step(unpacked(replica.origins.own(part), layout))
             finally:
                 replica.examples, replica.share = unknown
-            logs = flat_logs(outputs) if isinstance(outputs, dict) else {}
-            logs = {name: as_tensors(value) for name, value in logs.items()}
+            logs = {name: as_tensors(value) for name, value in flat_logs(outputs).items()}
             gradients = [[_dense(grad) for grad in update.grads] for update in updates]
             taken[:] = [logs, gradients, list(updates)]
             updates.clear()
